@@ -56,7 +56,7 @@ def measure_tasks() -> Iterator[Result]:
                 _requests(ours, tasks_qo),
                 "requests",
                 baseline=_requests(theirs, tasks_buquet),
-                target=Target("value", "<=", 8.0),
+                target=Target("value", "<=", 7.0),
                 **settings,
             )
             yield result(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from bench.queue import drain, embedded, growth, limit, requests, startup
+from bench.queue import bill, drain, embedded, growth, kept, limit, requests, starts, startup
 
 FAMILIES = [
     *startup.FAMILIES,
+    *bill.FAMILIES,
     *requests.FAMILIES,
     *drain.FAMILIES,
     *limit.FAMILIES,
     *embedded.FAMILIES,
     *growth.FAMILIES,
+    *starts.FAMILIES,
+    *kept.FAMILIES,
 ]

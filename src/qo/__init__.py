@@ -22,14 +22,19 @@ from qo.version import VERSION
 
 if TYPE_CHECKING:
     from qo.agent.operator_run import Run
+    from qo.core.limit_shares import Limit
     from qo.core.task import RetryPolicy, Status, Task
+    from qo.core.uniqueness import Unique
     from qo.errors import QoError
     from qo.pipeline.declare import Pipeline
     from qo.queue.connecting import blocking, connect
+    from qo.queue.flow_plan import FlowPlan, chain, dag, group
+    from qo.queue.listing import Filter
     from qo.queue.options import NewTask, Options
     from qo.queue.queue import Claim, Queue
+    from qo.queue.submitter import Submission
     from qo.spark.io.reader import read
-    from qo.worker.api.app import App
+    from qo.worker.api.app import App, Failure
     from qo.worker.api.context import BlockingContext, Context
     from qo.worker.api.handler import Rate
     from qo.worker.api.signals import Reject, Reschedule, Retry
@@ -44,6 +49,10 @@ _HOMES = {
     "BlockingContext": "qo.worker.api.context",
     "Claim": "qo.queue.queue",
     "Context": "qo.worker.api.context",
+    "Failure": "qo.worker.api.app",
+    "Filter": "qo.queue.listing",
+    "FlowPlan": "qo.queue.flow_plan",
+    "Limit": "qo.core.limit_shares",
     "NewTask": "qo.queue.options",
     "Options": "qo.queue.options",
     "Pipeline": "qo.pipeline.declare",
@@ -57,11 +66,16 @@ _HOMES = {
     "Run": "qo.agent.operator_run",
     "Status": "qo.core.task",
     "Stopped": "qo.worker.loop.cancel",
+    "Submission": "qo.queue.submitter",
     "Task": "qo.core.task",
+    "Unique": "qo.core.uniqueness",
     "Worker": "qo.worker.worker",
     "WorkerConfig": "qo.worker.config",
     "blocking": "qo.queue.connecting",
+    "chain": "qo.queue.flow_plan",
     "connect": "qo.queue.connecting",
+    "dag": "qo.queue.flow_plan",
+    "group": "qo.queue.flow_plan",
     "read": "qo.spark.io.reader",
 }
 
@@ -70,6 +84,10 @@ __all__ = [
     "BlockingContext",
     "Claim",
     "Context",
+    "Failure",
+    "Filter",
+    "FlowPlan",
+    "Limit",
     "NewTask",
     "Options",
     "Pipeline",
@@ -83,11 +101,16 @@ __all__ = [
     "Run",
     "Status",
     "Stopped",
+    "Submission",
     "Task",
+    "Unique",
     "Worker",
     "WorkerConfig",
     "blocking",
+    "chain",
     "connect",
+    "dag",
+    "group",
     "read",
 ]
 

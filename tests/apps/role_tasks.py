@@ -21,6 +21,11 @@ async def note(input: Any) -> str:
     return input["of"]
 
 
+@app.on_failure("fail")
+async def bury(failure: qo.Failure) -> str:
+    return failure.task_id
+
+
 @app.task("fail")
 async def fail(input: Any) -> None:
     raise qo.Reject("as it was asked to")

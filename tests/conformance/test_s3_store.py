@@ -74,3 +74,8 @@ class TestMoto(Writes, Deletes, Lists, History):
         self, store: ObjectStore, root: str
     ) -> None:
         pytest.skip("a known deviation of moto: all versions, then all markers, dated to the second")
+
+    async def test_versions_are_listed_from_behind_a_key(self, store: ObjectStore, root: str) -> None:
+        pytest.skip(
+            "a known deviation of moto: a key marker without a version marker leaves out the wrong versions"
+        )

@@ -34,7 +34,11 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(python|console|yaml|json|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\S+\.(?:py|toml|yaml))\n")
-PEOPLE, WORKERS = "127.0.0.1:8470", "127.0.0.1:8471"  # As the pages have them; here, any free ports.
+PEOPLE, WORKERS, QUEUE = (
+    "127.0.0.1:8470",
+    "127.0.0.1:8471",
+    "127.0.0.1:8460",
+)  # As the pages have them; here, any free ports.
 PATIENCE_S = 60.0
 VARYING = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:Z| UTC)"
@@ -115,8 +119,8 @@ class Desk:
 
     def __init__(self, cwd: Path) -> None:
         self.cwd = cwd
-        people, workers = free_ports(2)
-        self.ports = {PEOPLE: f"127.0.0.1:{people}", WORKERS: f"127.0.0.1:{workers}"}
+        people, workers, queue = free_ports(3)
+        self.ports = {PEOPLE: f"127.0.0.1:{people}", WORKERS: f"127.0.0.1:{workers}", QUEUE: f"127.0.0.1:{queue}"}
         self.beside: list[subprocess.Popen[bytes]] = []
         self.environ = {k: v for k, v in os.environ.items() if not k.startswith(("QO_", "S3_", "AWS_"))}
         self.environ |= {
@@ -124,6 +128,7 @@ class Desk:
             "NO_COLOR": "1",
             "QO_DISPATCHER_LISTEN": self.ports[PEOPLE],
             "QO_DISPATCHER_INTERNAL_LISTEN": self.ports[WORKERS],
+            "QO_SERVE_LISTEN": self.ports[QUEUE],
             "QO_DISPATCHER_RECONCILE_S": "1",
             "QO_SHUTDOWN_GRACE_S": "1",
             **session.ENVIRONMENT,
@@ -161,6 +166,8 @@ class Desk:
                 start_new_session=True,
             )
         self.beside.append(process)
+        if line.startswith("qo serve"):
+            await_ready(f"http://{self.ports[QUEUE]}/readyz", process, log)
         if line.startswith("qo dispatcher"):
             url = f"http://{self.ports[PEOPLE]}"
             await_ready(f"{url}/readyz", process, log)

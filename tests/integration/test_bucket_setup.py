@@ -10,6 +10,7 @@ from qo.cli.admin import doctor
 from qo.config.location import S3
 from qo.config.origins import load
 from qo.core.keys import EPHEMERAL
+from qo.core.lifecycle_rules import queue_rules
 from qo.store.s3.setup import UPLOADS_DONE, aborts_uploads, set_up
 from support.servers.s3 import S3Server
 
@@ -48,6 +49,15 @@ async def test_what_is_missing_is_made_once(server: S3Server) -> None:
     covered = {rule["Filter"]["Prefix"] for rule in rules(server, bucket).values()}
     assert covered == {*EPHEMERAL, ""}
     assert await fixed(server, bucket) == []
+
+
+async def test_the_rules_that_are_printed_are_those_that_are_set(server: S3Server) -> None:
+    one, other = server.make_bucket(), server.make_bucket()
+    await fixed(server, one, "team/")
+    printed = {"Rules": queue_rules("team/")}
+    server.admin.put_bucket_lifecycle_configuration(Bucket=other, LifecycleConfiguration=printed)
+    assert rules(server, one) == rules(server, other)
+    assert await fixed(server, other, "team/") == []
 
 
 async def test_rules_of_others_and_of_other_queues_in_the_bucket_are_kept(server: S3Server) -> None:

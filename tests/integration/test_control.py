@@ -15,6 +15,7 @@ from qo.core.pricing import Operation
 from qo.core.task import Status
 from qo.errors import Contended, CorruptRecord, NotFound, Unavailable, UsageError
 from qo.queue import control, roster
+from qo.queue.board import NoticeBoard
 from qo.queue.control import ORDER_TEXT_LEN_MAX
 from qo.queue.monitor import FORGET_AFTER, Monitor
 from qo.queue.queue import Queue
@@ -168,6 +169,7 @@ async def test_who_was_refused_by_its_own_write_knows_it() -> None:
     store = Faulty(MemoryStore(), FaultPlan(own_412=1), Ambient.seeded(1))
     meter = Metered(store)
     queue = Queue(meter, ambient=Ambient.seeded(2))
+    queue.board = NoticeBoard(MemoryStore(), queue.ambient)
     assert (await control.pause(queue, by="ada")).before.queue is None
     assert meter.counts[Operation.PUT] == 1
 
@@ -322,5 +324,9 @@ async def test_a_check_with_nobody_to_forget_lists_the_workers_once() -> None:
     queue = Queue(meter)
     await signed_on(queue, "w")
     meter.reset()
-    await Monitor(queue).check()
-    assert meter.counts == {Operation.LIST: 2}, "the leases and the workers"
+    monitor = Monitor(queue)
+    await monitor.check()
+    assert meter.counts == {Operation.LIST: 3}, "the leases, the waiting tasks and the workers"
+    meter.reset()
+    await monitor.check()
+    assert meter.counts == {Operation.LIST: 2}, "waiting tasks are listed now and then only"

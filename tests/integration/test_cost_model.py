@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from qo.ambient import Ambient
-from qo.core.discovery import IndexMode
-from qo.core.pricing import (
-    DAY_S,
+from qo.core.cost_model import (
+    MONTH_D,
     Load,
-    Operation,
-    Requests,
     Rhythm,
-    heartbeats_per_day,
+    estimate,
     monitor_per_day,
-    polling_per_day,
+    purge_per_day,
     requests_per_task,
 )
+from qo.core.discovery import IndexMode
+from qo.core.pricing import DAY_S, Operation, Requests
+from qo.core.retention import Keep, Policy
 from qo.queue import roster
 from qo.queue.feed import Feed
 from qo.queue.monitor import Monitor
 from qo.queue.options import NewTask
+from qo.queue.purger import Purger
 from qo.queue.queue import Claim, Queue
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
-from qo.testing import virtual
-from qo.worker.api.app import App
-from qo.worker.config import WorkerConfig
-from qo.worker.worker import Worker
+from qo.store.port import Deletion
+from support.worker.metered_fleet import run_fleet
 
 pytestmark = pytest.mark.fast
 
@@ -41,60 +38,84 @@ def nonzero(requests: Requests) -> dict[Operation, float]:
 
 async def test_a_task_takes_the_requests_that_the_model_says() -> None:
     meter = Metered(MemoryStore())
-    async with Queue(meter) as queue:
-        tasks = await queue.submit_many([NewTask("add", n) for n in range(100)])
-        claims = [await queue.claim(task.id, worker_id="w") for task in tasks]
-        await queue.hints.flush()
-        for claim in claims:
-            assert isinstance(claim, Claim)
-            await queue.complete(claim)
-        await queue.hints.flush()
-    assert meter.counts == {operation: 100 * n for operation, n in requests_per_task(100).items()}
+    queue = Queue(meter)
+    tasks = await queue.submit_many([NewTask("add", n) for n in range(100)])
+    await queue.board.flush()
+    entries = {entry.key.rsplit("/", 1)[1]: entry for entry in (await meter.store.list("ready/")).entries}
+    notices = meter.counts[Operation.PUT] - 200
+    meter.reset()
+    for task in tasks:
+        hint = Deletion(entries[task.id].key, etag=entries[task.id].etag)
+        claim = await queue.claim(task.id, worker_id="w", hint=hint)
+        assert isinstance(claim, Claim)
+        await queue.complete(claim)
+    await queue.hints.flush()
+    per_task = requests_per_task(Load(1, 10**9))
+    expected = {operation: 100 * n for operation, n in nonzero(per_task).items()}
+    expected[Operation.PUT] -= 200  # Those of the submit were counted before.
+    assert meter.counts == expected
+    assert notices <= 2, "one for the first task, one for all others"
+
+
+async def test_a_quiet_worker_removes_hints_by_requests_that_are_free() -> None:
+    meter = Metered(MemoryStore())
+    queue = Queue(meter)
+    task = await queue.submit("add")
+    claim = await queue.claim(task.id, worker_id="w")
+    assert isinstance(claim, Claim)
+    await queue.complete(claim)
+    await queue.close()
+    assert meter.counts[Operation.DELETE] == 2
+    assert meter.counts[Operation.DELETE_MANY] == 0
 
 
 @pytest.mark.parametrize("mode", [IndexMode.INDEX_ONLY, IndexMode.HYBRID, IndexMode.LOG_SCAN])
-async def test_an_idle_poll_is_one_list(mode: IndexMode) -> None:
+async def test_an_idle_look_is_one_list(mode: IndexMode) -> None:
     meter = Metered(MemoryStore())
     feed = Feed(Queue(meter), mode=mode)
     assert await feed.take(10) == []
     assert meter.counts == {Operation.LIST: 1}
 
 
-@pytest.mark.parametrize("workers", [1, 7])
-async def test_monitors_take_the_requests_that_the_model_says(workers: int) -> None:
+async def test_a_monitor_takes_the_requests_that_the_model_says() -> None:
     meter = Metered(MemoryStore())
     now = datetime.now(UTC)
-    for n in range(workers):
-        info = roster.WorkerInfo(worker_id=f"w{n}", started_at=now, last_heartbeat=now)
-        await roster.report(meter, info)
-    monitors = [Monitor(Queue(meter)) for _ in range(workers)]
+    await roster.report(meter, roster.WorkerInfo(worker_id="w", started_at=now, last_heartbeat=now))
+    monitor = Monitor(Queue(meter))
     meter.reset()
-
-    for monitor in monitors:
-        await monitor.check()
+    await monitor.check()
     per_check = Rhythm(check_s=DAY_S, sweep_s=0)
-    assert meter.counts == nonzero(monitor_per_day(Load(workers, 0), per_check))
-
-    for monitor in monitors:
-        await monitor.sweep(unless_within_s=DAY_S)
+    assert meter.counts == nonzero(monitor_per_day(Load(1, 0), per_check))
+    await monitor.sweep(unless_within_s=DAY_S)
     with_sweep = Rhythm(check_s=DAY_S, sweep_s=DAY_S)
-    assert meter.counts == nonzero(monitor_per_day(Load(workers, 0), with_sweep))
+    assert meter.counts == nonzero(monitor_per_day(Load(1, 0), with_sweep))
 
 
-def test_an_idle_worker_takes_the_requests_that_the_model_says() -> None:
-    async def main() -> None:
-        meter = Metered(MemoryStore(clock=virtual.wall_clock))
-        queue = Queue(meter, ambient=Ambient.seeded(1, virtual.monotonic))
-        worker = Worker(queue, App(), WorkerConfig(worker_id="w", index_mode=IndexMode.INDEX_ONLY))
-        running = asyncio.create_task(worker.run())
-        await asyncio.sleep(600)  # By then it polls at its slowest.
-        meter.reset()
-        await asyncio.sleep(6 * 3600)
-        counts = dict(meter.counts)
-        worker.stop()
-        await running
-        polling, beats = polling_per_day(Load(1, 0), IndexMode.INDEX_ONLY), heartbeats_per_day(0)
-        expected = {each: (polling.get(each, 0) + beats.get(each, 0)) / 4 for each in Operation}
-        assert counts == {operation: pytest.approx(n, rel=0.03) for operation, n in expected.items() if n}
+LOADS = [Load(1, 0), Load(20, 0), Load(1, 5_000), Load(4, 20_000), Load(20, 40_000), Load(4, 2_000, task_s=30)]
 
-    virtual.run(main())
+
+@pytest.mark.parametrize("load", LOADS, ids=lambda load: f"{load.workers}w-{load.tasks_per_day}-{load.task_s:g}s")
+def test_metered_workers_cost_what_the_model_says(load: Load) -> None:
+    hours = 1 if load.workers < 10 else 0.25
+    bill = run_fleet(load, 3600 * hours)
+    # Everything is as old as the run, so a sweep and a scan read each ended task once.
+    expected = estimate(Load(load.workers, load.tasks_per_day, kept_d=0, task_s=load.task_s))
+    assert bill.dollars_a_month == pytest.approx(expected.total, rel=0.15)
+    share = hours / (MONTH_D * 24)
+    for operation in (Operation.PUT, Operation.LIST, Operation.GET):
+        count = expected.requests[operation] * share
+        assert bill.usage.counts.get(operation, 0) == pytest.approx(count, rel=0.25), operation
+
+
+async def test_a_purge_takes_the_requests_that_the_model_says() -> None:
+    meter = Metered(MemoryStore())
+    queue = Queue(meter)
+    tasks = 1000
+    for task in await queue.submit_many([NewTask("t", n) for n in range(tasks)]):
+        claim = await queue.claim(task.id, worker_id="w")
+        assert isinstance(claim, Claim)
+        await queue.complete(claim)
+    await queue.hints.flush()
+    meter.reset()
+    assert (await Purger(queue, Policy(Keep(completed=timedelta(0)))).purge_all()).tasks == tasks
+    assert meter.counts == nonzero(purge_per_day(Load(1, tasks, kept_d=1)))

@@ -28,12 +28,12 @@ from qo.api.contract.task import (
 )
 from qo.api.internal_client import DispatcherClient
 from qo.api.transport import HttpxTransport, Response, RetryingClient, error_from_response
+from qo.asgi.error_responses import KINDS
 from qo.config.dispatcher import DispatcherSettings
 from qo.dispatcher.auth.local_tokens import LocalTokens
 from qo.dispatcher.engine.loops import invalidation, release, router
 from qo.dispatcher.engine.release_limits import limits
 from qo.dispatcher.http.embedded_client import open_embedded_client
-from qo.dispatcher.http.error_responses import KINDS
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.pipeline.rendering import to_yaml

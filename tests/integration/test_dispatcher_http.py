@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from qo.dispatcher.http import protocol, request_limits
-from qo.dispatcher.http.protocol import PatientProtocol
+from qo.asgi import protocol, request_limits
+from qo.asgi.protocol import PatientProtocol
 from qo.dispatcher.state.database import State
 from qo.pipeline.rendering import to_yaml
 from support.dispatcher.listeners import Served, served

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.exceptions import HTTPException
 
-from qo.dispatcher.http.request_limits import BodySlots, Limits
+from qo.asgi.request_limits import BodySlots, Limits
 from qo.dispatcher.state.database import State, open_state
 from support.dispatcher.listeners import Served, served
 from support.dispatcher.pipelines import dag, deployed, source

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from qo.ambient import Ambient
 from qo.core import keys
+from qo.core.board import due_from
 from qo.core.discovery import IndexMode
+from qo.core.pricing import Operation
 from qo.core.task import Task
-from qo.errors import Unavailable
+from qo.errors import StoreError, Unavailable
 from qo.queue.feed import Feed
 from qo.queue.monitor import Monitor
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Claim, Queue
+from qo.store.faulty import Fault, Faulty
 from qo.store.local import LocalStore
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
-from qo.store.port import Deletion, Entry, Page, PutResult
+from qo.store.port import Deletion, Entry, ObjectStore, Page, PutResult
+from qo.testing import virtual
 
 pytestmark = pytest.mark.fast
 
@@ -29,13 +35,13 @@ pytestmark = pytest.mark.fast
 NOW = datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
 
 
-async def claimed(queue: Queue, task_id: str) -> Claim:
-    claim = await queue.claim(task_id, worker_id="w")
+async def claimed(queue: Queue, task_id: str, hint: Deletion | None = None) -> Claim:
+    claim = await queue.claim(task_id, worker_id="w", hint=hint)
     assert isinstance(claim, Claim)
     return claim
 
 
-async def hints_of(store: MemoryStore, task: Task) -> set[str]:
+async def hints_of(store: ObjectStore, task: Task) -> set[str]:
     ready, leases = await store.list(keys.READY), await store.list(keys.LEASES)
     return {e.key for e in [*ready.entries, *leases.entries] if e.key.endswith(task.id)}
 
@@ -57,7 +63,7 @@ async def test_a_ready_hint_that_was_seen_is_removed_only_as_it_was_seen(version
     worker, operator = Queue(store), Queue(store)
     task = await operator.submit("t")
     (due,) = await Feed(worker).take(1)
-    claim = await claimed(worker, due.task_id)
+    claim = await claimed(worker, due.task_id, Deletion(due.key, etag=due.etag))
     await worker.fail(claim, "no", permanent=True)
     replayed = await operator.replay(task.id)  # In the same minute, so under the same key.
     assert keys.index_key(replayed) == due.key
@@ -71,6 +77,9 @@ class Careless(MemoryStore):
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.removing, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> None:
+        await self.delete_many([Deletion(key, version, if_match)])
 
     async def delete_many(self, deletions: Sequence[Deletion]) -> None:
         self.removing.set()
@@ -96,6 +105,117 @@ async def test_a_task_that_comes_back_to_its_key_is_still_led_to_on_a_server_tha
     assert keys.index_key(task) == due.key
     await asyncio.gather(*flushing, queue.hints.flush())
     assert due.key in await hints_of(store, task)
+
+
+async def found_and_claimed(queue: Queue) -> Claim:
+    (due,) = await Feed(queue).take(1)
+    return await claimed(queue, due.task_id, Deletion(due.key, etag=due.etag))
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+async def test_a_claim_writes_the_task_alone_and_its_ready_hint_stays(versioned: bool) -> None:
+    meter = Metered(MemoryStore(clock=lambda: NOW, versioned=versioned))
+    queue = Queue(meter)
+    task = await queue.submit("t")
+    await queue.board.flush()
+    meter.reset()
+    claim = await found_and_claimed(queue)
+    assert meter.counts == {Operation.LIST: 1, Operation.GET: 1, Operation.PUT: 1}
+    (ready,) = await hints_of(meter.store, task)
+    assert ready.startswith(keys.READY)
+    await queue.complete(claim)
+    await queue.hints.flush()
+    assert meter.counts == {Operation.LIST: 1, Operation.GET: 1, Operation.PUT: 2, Operation.DELETE: 1}
+    assert await hints_of(meter.store, task) == set()
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+async def test_an_attempt_that_takes_longer_gets_a_lease_hint_instead(versioned: bool) -> None:
+    store = MemoryStore(clock=lambda: NOW, versioned=versioned)
+    queue = Queue(store)
+    task = await queue.submit("t")
+    claim = await found_and_claimed(queue)
+    for _ in range(2):  # The second time there is nothing to do.
+        await queue.index_lease(claim)
+        await queue.hints.flush()
+        assert await hints_of(store, task) == {keys.index_key(claim.task)}
+    await queue.renew(claim, 600.0)
+    await queue.hints.flush()
+    assert await hints_of(store, task) == {keys.index_key(claim.task)}
+    await queue.complete(claim)
+    await queue.hints.flush()
+    assert await hints_of(store, task) == set()
+
+
+async def test_a_task_that_ends_while_its_lease_hint_is_written_leaves_none() -> None:
+    store = MemoryStore(clock=lambda: NOW)
+    queue = Queue(store)
+    task = await queue.submit("t")
+    claim = await found_and_claimed(queue)
+    await asyncio.gather(queue.index_lease(claim), queue.complete(claim))
+    await queue.hints.flush()
+    assert await hints_of(store, task) == set()
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+async def test_a_hint_that_a_notice_led_to_leaves_no_delete_marker(versioned: bool) -> None:
+    store = MemoryStore(clock=lambda: NOW, versioned=versioned)
+    queue = Queue(store)
+    await queue.submit("t")
+    await queue.board.flush()
+    assert queue.board.board is not None
+    (notice,) = queue.board.board.notices
+    due = due_from(notice)
+    claim = await claimed(queue, due.task_id, Deletion(due.key, due.version, None if due.version else due.etag))
+    released = await queue.release(claim)
+    assert keys.index_key(released) == due.key, "the same key, written again"
+    again = await claimed(queue, due.task_id)
+    await queue.complete(again)
+    await queue.hints.flush()
+    markers = [each for each in await store.versions(due.key) if each.deleted]
+    assert len(markers) == (1 if versioned else 0), "that of the claim that knew no version"
+
+
+ENDINGS = {
+    "complete": lambda queue, claim: queue.complete(claim),
+    "retry": lambda queue, claim: queue.fail(claim, "no", delay_s=0),
+    "retry later": lambda queue, claim: queue.fail(claim, "no", delay_s=90),
+    "release": lambda queue, claim: queue.release(claim),
+    "fail": lambda queue, claim: queue.fail(claim, "no", permanent=True),
+}
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_wherever_a_worker_dies_a_hint_leads_to_an_active_task(ending: str, long: bool, versioned: bool) -> None:
+    async def die_at(nth: int) -> bool:
+        """Return whether the worker had so many requests to make."""
+        truth = MemoryStore(clock=virtual.wall_clock, versioned=versioned)
+        task = await Queue(truth, ambient=Ambient.seeded(1, virtual.monotonic)).submit("t")
+        line = Faulty(truth)
+        line.inject(Fault.OUTAGE, nth=nth, times=10**6)
+        queue = Queue(line, ambient=Ambient.seeded(2, virtual.monotonic))
+        with suppress(StoreError):
+            claim = await found_and_claimed(queue)
+            if long:
+                await queue.index_lease(claim)
+                await queue.renew(claim, 600.0)
+            await ENDINGS[ending](queue, claim)
+            await queue.flush()
+        await queue.flush()
+        stored = await Queue(truth).get(task.id)
+        assert stored.ended or await hints_of(truth, task), (nth, stored)
+        return line.injected[Fault.OUTAGE] > 0
+
+    async def main() -> None:
+        assert await die_at(1)
+        nth = 2
+        while await die_at(nth):
+            nth += 1
+        assert nth > (8 if long else 4)
+
+    virtual.run(main())
 
 
 class NoLeaseHints(MemoryStore):

@@ -80,6 +80,7 @@ async def test_a_backlog_for_tomorrow_is_not_read_today(clock: StoreClock) -> No
     queue = Queue(meter)
     await queue.submit_many([NewTask("t", n, Options(delay_s=86_400)) for n in range(5_000)])
     due = await queue.submit("t", 1)
+    await queue.flush()
     feed = Feed(queue, mode=IndexMode.INDEX_ONLY)
     meter.reset()
     assert [found.task_id for found in await feed.take(10)] == [due.id]

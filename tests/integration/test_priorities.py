@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 
-from qo.core import keys
+from qo.core.discovery import IndexMode
+from qo.core.pricing import Operation
 from qo.queue.feed import Feed
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
+from qo.store.metered import Metered
 from qo.worker.api.app import App
-from support.stores.queues import StoreClock, drain
+from support.stores.queues import StoreClock, another, claimed, drain
 
 
 async def order_of(queue: Queue, **changes: object) -> list[str]:
@@ -65,13 +65,46 @@ async def test_among_equals_the_oldest_goes_first(clocked_queue: Queue, clock: S
 
 @pytest.mark.fast
 async def test_an_urgent_task_for_later_is_not_offered_early(clocked_queue: Queue, clock: StoreClock) -> None:
-    """Its key stands at its due minute: a head start would only have it read again and again before."""
-    task = await clocked_queue.submit("t", "later", Options(priority=9, delay_s=1800))
-    (entry,) = (await clocked_queue.store.list(keys.READY)).entries
-    parsed = keys.parse_index(entry.key)
-    assert parsed is not None
-    assert parsed.minute == keys.minute_of(clock.now() + timedelta(seconds=1800))
-    assert await Feed(clocked_queue).take(10) == []
-    clock.advance(1800)
-    (due,) = await Feed(clocked_queue).take(10)
+    """Its key stands where its priority puts it, and says when it is due: it is passed over without being read."""
+    metered = Metered(clocked_queue.store)
+    queue = another(clocked_queue, store=metered)
+    task = await queue.submit("t", "later", Options(priority=9, delay_s=1800))
+    metered.reset()
+    for _ in range(29):
+        assert await Feed(queue, mode=IndexMode.INDEX_ONLY).take(10) == []
+        clock.advance(60)
+    assert Operation.GET not in metered.counts
+    clock.advance(60)
+    (due,) = await Feed(queue).take(10)
     assert due.task_id == task.id
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("how", ["delayed", "retried"])
+async def test_an_urgent_task_keeps_its_head_start_when_it_runs_later(
+    clocked_queue: Queue, clock: StoreClock, how: str
+) -> None:
+    queue = clocked_queue
+    if how == "delayed":
+        await queue.submit("t", "urgent", Options(priority=9, delay_s=600))
+    else:
+        task = await queue.submit("t", "urgent", Options(priority=9))
+        await queue.fail(await claimed(queue, task.id), "not yet", delay_s=600)
+    clock.advance(60)
+    await queue.submit_many([NewTask("t", f"plain {n}") for n in range(20)])
+    clock.advance(600)
+    assert (await order_of(queue))[0] == "urgent", "although it was due nine minutes after all others"
+
+
+@pytest.mark.fast
+async def test_a_crowd_of_urgent_tasks_for_later_costs_a_page_and_a_skip_for_each_shard(
+    clocked_queue: Queue, clock: StoreClock
+) -> None:
+    metered = Metered(clocked_queue.store)
+    queue = another(clocked_queue, store=metered)
+    await queue.submit_many([NewTask("t", n, Options(priority=9, delay_s=1800)) for n in range(3200)])
+    await queue.submit("t", "plain")
+    feed = Feed(queue, mode=IndexMode.INDEX_ONLY, ready_page_size=20)
+    metered.reset()
+    assert len(await feed.take(10)) == 1, "a crowd that waits hides nothing"
+    assert metered.counts[Operation.LIST] <= 1 + 2 * 16

@@ -6,16 +6,30 @@ import asyncio
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 import qo
-from qo.core import keys
+from qo.core import keys, wire
 from qo.core.lifecycle import Reason
+from qo.core.pricing import Operation
 from qo.core.task import Status
 from qo.errors import CorruptRecord, NotFound, Refused, UsageError
+from qo.queue.listing import Filter
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
-from support.stores.queues import AT_ONCE, StoreClock, claimed, hints, path_of, rejection, until, wanted_hints
+from qo.store.metered import Metered
+from support.stores.queues import (
+    AT_ONCE,
+    StoreClock,
+    another,
+    claimed,
+    hints,
+    path_of,
+    rejection,
+    until,
+    wanted_hints,
+)
 
 P, R, C, F = Status.PENDING, Status.RUNNING, Status.COMPLETED, Status.FAILED
 FORTY_TWO = "00000000-0000-4000-8000-000000000042"
@@ -302,3 +316,41 @@ async def test_two_queues_in_two_stores_do_not_meet(tmp_path: Any) -> None:
         task = await one.submit("t")
         with pytest.raises(NotFound):
             await two.get(task.id)
+
+
+@pytest.mark.fast
+async def test_a_bounded_list_is_exact_if_everything_fits_and_says_so_if_not(
+    clocked_queue: Queue, clock: StoreClock
+) -> None:
+    tasks = await clocked_queue.submit_many([NewTask("t", n) for n in range(2_500)])
+    clock.advance(60)
+    await clocked_queue.complete(await claimed(clocked_queue, tasks[0].id))
+    whole = await clocked_queue.find(Filter(), 5, scan_max=100_000)
+    assert whole.complete
+    assert whole.tasks[0].id == tasks[0].id, "the last that changed"
+    part = await clocked_queue.find(Filter(), 5, scan_max=160)
+    assert not part.complete
+    assert len(part.tasks) == 5
+    shard = tasks[0].shard
+    assert (await clocked_queue.find(Filter(shard=shard), 5, scan_max=1_000)).complete
+    assert {task.shard for task in (await clocked_queue.find(Filter(shard=shard), 5)).tasks} == {shard}
+
+
+@pytest.mark.fast
+async def test_a_list_of_something_rare_reads_no_more_than_it_may(clocked_queue: Queue) -> None:
+    await clocked_queue.submit_many([NewTask("t", n) for n in range(1_200)])
+    meter = Metered(clocked_queue.store)
+    found = await another(clocked_queue, store=meter).find(Filter(task_type="rare"), 5, scan_max=2_000)
+    assert (found.tasks, found.complete) == ([], False)
+    assert meter.counts[Operation.GET] <= 200 + 32
+
+
+@pytest.mark.fast
+async def test_a_list_within_a_crowded_shard_covers_all_of_it(clocked_queue: Queue) -> None:
+    ids = [f"a{n:07x}-0000-4000-8000-000000000000" for n in range(0, 2**28, 2**28 // 1_500)]
+    task = await clocked_queue.submit("t")
+    for task_id in ids:
+        body = wire.encode(msgspec.structs.replace(task, id=task_id, shard="a", status=Status.COMPLETED))
+        await clocked_queue.store.put(keys.task("a", task_id), body)
+    found = await clocked_queue.find(Filter(shard="a"), 5_000)
+    assert {each.id for each in found.tasks} >= set(ids)

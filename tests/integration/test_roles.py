@@ -43,12 +43,14 @@ pytestmark = pytest.mark.s3
 BUCKET, OTHER, PREFIX = "roles", "others", "team/"
 LEASED_WITHIN_S = 60.0
 LAKE = f"s3://{BUCKET}/{PREFIX}lake"
+PURGER = "purger"  # A monitor that also removes tasks.
 PYTHON = "python-worker"  # A worker of the runtime python, beside the roles.
 
 
 def policies() -> dict[str, dict[str, Any]]:
     place, data = Bucket(BUCKET, PREFIX), normalise(LAKE)
     made = {str(role): role_policy(role, place, data=data) for role in Role}
+    made[PURGER] = role_policy(Role.MONITOR, place, purge=True)
     return made | {PYTHON: role_policy(Role.WORKER, place, runtime="python", data=data)}
 
 
@@ -192,6 +194,8 @@ def test_every_role_does_its_work_with_its_own_policy_alone(roles: Roles) -> Non
     roles.qo("worker", "worker", "--app", "role_tasks:app", "--drain")
     roles.lease_shards()
     assert roles.qo("producer", "status", large)["status"] == "completed"
+    followers = roles.qo("viewer", "list", "--type", "on_failure:fail")
+    assert [(each["status"], each["output"]) for each in followers] == [("completed", failing)]
     # So that there is something to repair: an attempt whose worker is gone, a hint that is gone, and one that lies.
     asyncio.run(_disturbed(roles.server, idle))
     done = roles.qo("monitor", "monitor", "--once")
@@ -206,6 +210,10 @@ def test_every_role_does_its_work_with_its_own_policy_alone(roles: Roles) -> Non
     roles.qo("operator", "archive", failing)
     roles.qo("operator", "pause", "--type", "never")
     roles.qo("operator", "resume", "--type", "never")
+    purged = roles.qo(PURGER, "purge", "--older-than", "0s", "--status", "completed", "--yes")
+    assert purged["tasks"] == 3, purged  # With the child, and what followed the failure.
+    assert {each["id"] for each in roles.qo("viewer", "list")} == {idle}
+    assert roles.qo(PURGER, "purge", "--yes", QO_RETENTION_KEEP_COMPLETED="30d")["tasks"] == 0
 
 
 async def _disturbed(server: S3Server, task_id: str) -> None:
@@ -252,18 +260,24 @@ async def test_a_dispatcher_wakes_workers_and_keeps_manifests(
 MAY: dict[str, dict[str, str]] = {
     "queue.json": {
         "producer": "r", "worker": "r", "monitor": "r", "dispatcher": "r", "viewer": "r", "operator": "r", PYTHON: "r",
+        PURGER: "r",
     },
     "tasks/a/t.json": {
-        "producer": "rw", "worker": "rw", "monitor": "rw", "viewer": "r", "operator": "rw",
+        "producer": "rw", "worker": "rw", "monitor": "rw", "viewer": "r", "operator": "rw", PURGER: "rwd",
     },
-    "ready/a/0000000001/t": {"producer": "w", "worker": "rwd", "monitor": "rwd", "viewer": "r", "operator": "rwd"},
-    "leases/a/0000000001/t": {"worker": "rwd", "monitor": "rwd", "viewer": "r", "operator": "rwd"},
-    "data/a/t/output-1.json": {"producer": "rw", "worker": "rw", "viewer": "r", "operator": "r"},
-    "workers/w.json": {"worker": "rwd", "monitor": "rd", "viewer": "r", "operator": "r"},
+    "ready/a/0000000001/t": {
+        "producer": "w", "worker": "rwd", "monitor": "rwd", "viewer": "r", "operator": "rwd", PURGER: "rwd",
+    },
+    "leases/a/0000000001/t": {"worker": "rwd", "monitor": "rwd", "viewer": "r", "operator": "rwd", PURGER: "rwd"},
+    "data/a/t/output-1.json": {"producer": "rw", "worker": "rw", "viewer": "r", "operator": "r", PURGER: "d"},
+    "workers/w.json": {"worker": "rwd", "monitor": "rd", "viewer": "r", "operator": "r", PURGER: "rd"},
     "schedules/s.json": {"viewer": "r", "operator": "r"},
-    "monitor/sweep.json": {"worker": "rw", "monitor": "rw"},
+    "monitor/sweep.json": {"worker": "rw", "monitor": "rw", PURGER: "rw"},
+    "monitor/purge.json": {PURGER: "rw"},
     "shard-leases/a.json": {"worker": "rw", "viewer": "r", "operator": "r"},
-    "control/desired.json": {"worker": "r", "viewer": "r", "operator": "rw"},
+    "control/desired.json": {"worker": "r", "monitor": "r", "viewer": "r", "operator": "rw"},
+    "control/board.json": {"producer": "rw", "worker": "rw", "monitor": "rw", "viewer": "r", "operator": "rw"},
+    "queues/python/control/board.json": {"dispatcher": "rw", "viewer": "r", "operator": "rw", PYTHON: "rw"},
     "queues/python/queue.json": {"dispatcher": "rw", "viewer": "r", "operator": "r", PYTHON: "rw"},
     "queues/python/tasks/a/t.json": {"dispatcher": "rw", "viewer": "r", "operator": "rw", PYTHON: "rw"},
     "queues/python/ready/a/1/t": {"dispatcher": "w", "viewer": "r", "operator": "rwd", PYTHON: "rwd"},
@@ -306,7 +320,9 @@ def test_whatever_is_not_a_roles_work_is_refused(roles: Roles, versions: Mapping
         granted = allowed.get(name, "")
         assert may(lambda there=there: held.get_object(**there)) == ("r" in granted), key
         assert may(lambda there=there: held.put_object(**there, Body=b"2")) == ("w" in granted), key
-        by_version = name in ("worker", PYTHON) and "leases/a/" in key and "d" in granted
+        is_hint = "leases/a/" in key or "ready/a/" in key
+        by_version = name in ("worker", "monitor", PURGER, PYTHON) and is_hint and "d" in granted
+        by_version = by_version or (name == PURGER and key.startswith(("tasks/", "data/")))
         version = versions[PREFIX + key]
         assert may(lambda there=there, v=version: held.delete_object(**there, VersionId=v)) == by_version, key
         assert may(lambda there=there: held.delete_object(**there)) == ("d" in granted), key

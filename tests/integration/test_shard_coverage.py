@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from qo.core import keys
 from qo.core.discovery import IndexMode
 from qo.core.task import Status
 from qo.queue import roster
@@ -96,7 +97,7 @@ async def test_knowing_the_time_writes_nothing(queue: Queue) -> None:
     for _ in range(100):
         await queue.store.now()
     await drain(queue, App())
-    assert await keys_under(queue.store, "") == []
+    assert await keys_under(queue.store, "") == [keys.BOARD]
 
 
 async def test_what_is_polled_does_not_fill_up_with_old_versions(local_store: Any, tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ import pytest
 from qo.core import keys
 from qo.core.pricing import Operation
 from qo.core.task import Status, Task
+from qo.errors import Unavailable
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
 from qo.queue.sweeper import Sweeper, SweepReport
+from qo.store.faulty import Fault, Faulty
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
 from support.stores.queues import StoreClock, another, claimed, hints, wanted_hints
@@ -178,3 +180,72 @@ async def test_a_sweep_reads_no_more_than_its_page_and_ended_tasks_once() -> Non
         costs.append(meter.counts[Operation.GET])
     assert sum(costs[:2]) == 50 + 2, "every task, and the cursor"
     assert sum(costs[2:]) == 10 + 2, "in the second round only those that have not ended"
+
+
+@pytest.mark.fast
+async def test_ended_tasks_are_read_once_and_then_only_listed(clocked_queue: Queue, clock: StoreClock) -> None:
+    meter = Metered(clocked_queue.store)
+    queue = another(clocked_queue, store=meter)
+    for n in range(12):
+        await queue.complete(await claimed(queue, (await queue.submit("t", n)).id))
+    waiting = await queue.submit("t")
+    await hints(queue)
+    clock.advance(600)
+    await sweep_round(queue, page_size=4)
+    clock.advance(600)
+    late = await queue.submit("t")
+    meter.reset()
+    report = await sweep_round(another(queue), page_size=4)  # As after a restart: it remembers nothing.
+    assert report.checked == 2, "what has hints, and what is new"
+    clock.advance(600)
+    await lose(queue, [waiting, late])
+    assert (await sweep_round(another(queue), page_size=4)).restored == 1, (
+        "the new one changed after the last round"
+    )
+    full = Sweeper(another(queue), page_size=100)
+    assert (await full.sweep(full=True)).restored == 1
+
+
+@pytest.mark.fast
+async def test_after_a_month_everything_is_read_again(clocked_queue: Queue, clock: StoreClock) -> None:
+    waiting = await clocked_queue.submit("t", options=Options(delay_s=90 * 86_400))
+    clock.advance(600)
+    await sweep_round(another(clocked_queue))
+    await lose(clocked_queue, [waiting])
+    for day in range(30):
+        clock.advance(86_400)
+        restored = (await sweep_round(another(clocked_queue))).restored
+        assert restored == (day == 29)
+
+
+@pytest.mark.fast
+async def test_a_large_queue_is_swept_several_pages_at_a_time(clocked_queue: Queue, clock: StoreClock) -> None:
+    for n in range(60):
+        await clocked_queue.complete(await claimed(clocked_queue, (await clocked_queue.submit("t", n)).id))
+    await hints(clocked_queue)
+    clock.advance(600)
+    await sweep_round(clocked_queue, page_size=2)
+    meter = Metered(clocked_queue.store)
+    queue = another(clocked_queue, store=meter)
+    sweeps = 0
+    while True:
+        clock.advance(8640)
+        sweeps += 1
+        if (await Sweeper(queue, page_size=2).sweep(unless_within_s=8640)).wrapped:
+            break
+    assert sweeps <= 10, "thirty pages in a day"
+    assert Operation.HEAD not in meter.counts
+    assert meter.counts[Operation.GET] == sweeps, "the cursor, and no task"
+
+
+@pytest.mark.fast
+async def test_a_round_in_which_a_sweeper_died_settles_nothing(memory_store: MemoryStore) -> None:
+    queue = Queue(memory_store)
+    tasks = [await queue.complete(await claimed(queue, (await queue.submit("t", n)).id)) for n in range(6)]
+    await hints(queue)
+    faulty = Faulty(memory_store)
+    faulty.inject(Fault.REFUSED, on="get", under=keys.TASKS, times=99)
+    with pytest.raises(Unavailable):
+        await Sweeper(Queue(faulty), page_size=3).sweep()
+    await Sweeper(another(queue), page_size=3).sweep()
+    assert (await sweep_round(another(queue), page_size=3)).checked == len(tasks)

@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from qo.ambient import Ambient
+from qo.config.retention import RetentionSettings
 from qo.config.settings import MonitorSettings, Settings
 from qo.config.worker import PackageDrift, ShardLeasingSettings, WorkerSettings
 from qo.core import keys, wire
@@ -189,19 +190,23 @@ def test_every_setting_of_worker_and_monitor_reaches_them(memory_store: MemorySt
         log_scan_page_size=8, unknown_types=UnknownTypes.FAIL, no_monitor=True, poll_min_ms=11, poll_max_ms=12,
         dequeue_backoff_ms=7, heartbeat_s=13, shutdown_grace_s=14, cancel_grace_s=3, exit_grace_s=2, inbox_capacity=2,
         threads=4, processes=5, process_tasks_max=6, process_memory_max_mb=7, spark_slots=8, timeout_s=9, lease_s=10,
-        control_s=11, packages=PackageDrift.REFUSE, http="off", shard_leasing=ShardLeasingSettings(enabled=True),
+        control_s=11, limits=(("t", "2"),), packages=PackageDrift.REFUSE, http="off",
+        shard_leasing=ShardLeasingSettings(enabled=True),
+        queue=("high=1",), load_shed=False, buffer=9, concurrency_limit=10, rate_limit="1/2", producer_buffer=11,
+        result_buffer=12, push_address="worker.example:8090",
     )  # fmt: skip
     monitor = MonitorSettings(
-        check_interval_s=1, worker_health_threshold_s=2, sweep_interval_s=3, sweep_page_size=4
+        check_interval_s=1, worker_health_threshold_s=2, sweep_interval_s=3, sweep_page_size=4, http="127.0.0.1:0"
     )
+    retention = RetentionSettings(keep_completed=3600.0, requests_per_minute=7)
     for given, default in ((worker, WorkerSettings()), (monitor, MonitorSettings())):
         assert all(getattr(given, f.name) != getattr(default, f.name) for f in fields(given)), "all are tried"
 
-    told = worker_config(queue, Settings(worker=worker), stop_when_empty=True)
+    told = worker_config(queue, Settings(worker=worker, monitor=monitor), stop_when_empty=True)
     plain = worker_config(queue, Settings(), stop_when_empty=False)
     same = [f.name for f in fields(WorkerConfig) if getattr(told, f.name) == getattr(plain, f.name)]
-    assert same == ["producer_buffer", "result_buffer", "clock_doubt_s"], "for programs only, and as the store is"
-    watch = monitor_config(monitor)
+    assert same == ["clock_doubt_s", "push_tokens"], "as the store is, and as the settings of push are"
+    watch = monitor_config(Settings(monitor=monitor, retention=retention))
     assert [
         f.name for f in fields(MonitorConfig) if getattr(watch, f.name) == getattr(MonitorConfig(), f.name)
     ] == []
@@ -314,8 +319,10 @@ async def test_who_won_and_was_told_otherwise_knows_it_all_the_same() -> None:
     queue = Queue(meter, ambient=Ambient.seeded(2))
     task = await queue.submit("t")
     assert await hints(queue) == wanted_hints(task)
+    await queue.board.flush()
+    of_the_board = store.injected[Fault.OWN_412] - 1
     claim = await claimed(queue, task.id)
     await queue.complete(claim, "done")
     assert await path_of(queue, task.id) == [(P, 0), (R, 1), (C, 1)]
-    assert store.injected[Fault.OWN_412] == 3
-    assert meter.counts[Operation.PUT] == 5, "nothing was written twice: three states and two hints"
+    assert store.injected[Fault.OWN_412] == 3 + of_the_board
+    assert meter.counts[Operation.PUT] == 5 + of_the_board, "nothing was written twice: three states and two hints"

@@ -342,7 +342,7 @@ async def test_a_worker_whose_every_slot_is_stuck_is_not_well() -> None:
 
 
 def due(task_id: str) -> Due:
-    return Due(task_id, f"ready/{task_id}", "etag", 0, AT, AT)
+    return Due(task_id, f"ready/{task_id}", "etag", 0, AT, AT, 0)
 
 
 def taken(shelf: DeferredTasks, wanted: int = 100) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -153,8 +154,10 @@ async def test_a_process_ends_although_its_monitor_is_in_the_middle_of_a_check(t
     store.delay = checking = Delay("list", keys.LEASES, answer.wait)
     settings = load({"store": "memory:"}, environ={}, cwd=tmp_path)
     async with asyncio.timeout(20):
-        await run_worker(Queue(store), app_of(work), settings, stop_when_empty=True)
-    assert checking.begun.is_set()
+        running = asyncio.create_task(run_worker(Queue(store), app_of(work), settings))
+        await checking.begun.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await running
 
 
 @pytest.mark.parametrize("why", [Why.LOST, Why.SHUTDOWN])

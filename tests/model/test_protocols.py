@@ -11,9 +11,10 @@ from datetime import datetime
 import msgspec
 import pytest
 
-from model import claims, shard_leases
+from model import claims, purges, shard_leases
 from model.claims import Claims
 from model.explorer import Broken, explore
+from model.purges import Purges
 from model.shard_leases import Leases
 from qo.core import lifecycle
 from qo.core.lifecycle import Command, Held, Rejected
@@ -47,6 +48,25 @@ def test_one_handler_at_a_time_one_result_and_every_task_can_end(config: claims.
 )
 def test_one_owner_of_a_shard_and_there_can_always_be_one(config: shard_leases.Config) -> None:
     print(Leases(config).explore())
+
+
+@pytest.mark.fast
+def test_a_purge_hits_no_task_that_lives_and_always_comes_to_an_end() -> None:
+    print(Purges(purges.Config(deaths=3)).explore())
+
+
+PURGE_MUTANTS = {
+    "the latest version is not removed last": purges.Config(latest_last=False),
+    "data goes without a second look at its task": purges.Config(looks_again=False),
+    "young data goes, too": purges.Config(grace=False),
+}
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("name", PURGE_MUTANTS)
+def test_a_purge_without_one_of_its_precautions_is_found_broken(name: str) -> None:
+    with pytest.raises(Broken):
+        Purges(PURGE_MUTANTS[name]).explore()
 
 
 def _no_fence(task: Task, command: Command, now: datetime) -> Task | Rejected:

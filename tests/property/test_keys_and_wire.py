@@ -81,6 +81,7 @@ def test_keys_are_spelled_as_documented() -> None:
     spelled = {
         keys.task("a", "ID"): "tasks/a/ID.json",
         keys.index(keys.READY, "a", 42, "ID"): "ready/a/0000000042/ID",
+        keys.index(keys.READY, "a", 42, "ID", 52): "ready/a/0000000042.0000000052/ID",
         keys.index(keys.LEASES, "a", 42, "ID"): "leases/a/0000000042/ID",
         keys.output_data("a", "ID", 3): "data/a/ID/output-3.json",
         keys.worker("w1"): "workers/w1.json",
@@ -102,7 +103,9 @@ def test_a_task_key_names_its_task(task_id: str, prefix_len: int) -> None:
 def test_an_index_key_says_what_it_was_made_of(prefix: str, task_id: str, instant: datetime) -> None:
     minute = keys.minute_of(instant)
     key = keys.index(prefix, task_id[0], minute, task_id)
-    assert keys.parse_index(key) == (task_id[0], minute, task_id)
+    assert keys.parse_index(key) == (task_id[0], minute, task_id, minute)
+    later = keys.index(prefix, task_id[0], minute, task_id, minute + 7)
+    assert keys.parse_index(later) == (task_id[0], minute, task_id, minute + 7)
     assert minute * 60 <= instant.timestamp() < (minute + 1) * 60
 
 
@@ -126,12 +129,38 @@ def test_a_tasks_own_index_key_leads_back_to_it(task: Task) -> None:
 
 @CALM
 @given(instants, st.integers(0, PRIORITY_MAX), st.timedeltas(timedelta(0), timedelta(hours=3)))
-def test_priority_is_a_head_start_for_what_is_due_and_none_for_what_is_not(
+def test_priority_is_a_head_start_and_a_key_tells_when_its_task_is_due(
     written: datetime, priority: int, wait: timedelta
 ) -> None:
     task = msgspec.structs.replace(ONE, priority=priority, updated_at=written, available_at=written + wait)
-    earned = 0 if wait else priority * keys.PRIORITY_HEAD_START_MIN
-    assert keys.ready_minute(task) == keys.minute_of(task.available_at) - earned
+    parsed = keys.parse_index(keys.ready_key(task))
+    assert parsed is not None
+    due = keys.minute_of(task.available_at)
+    assert parsed.minute == due - priority * keys.PRIORITY_HEAD_START_MIN
+    assert parsed.due_minute == (due if wait else parsed.minute), "what was due when it was written stays listed"
+
+
+@CALM
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 40), st.integers(0, 3)), min_size=1, max_size=30),
+    st.integers(0, 40),
+)
+def test_listing_on_from_the_next_start_skips_nothing_that_is_due(
+    places: list[tuple[str, int, int]], minute: int
+) -> None:
+    listed = sorted(
+        keys.index(keys.READY, shard, due - 10 * priority if due > 30 else due, ONE.id, due)
+        for shard, due, priority in places
+        if due <= 30 or due >= 10 * priority
+    )
+    for key in listed:
+        start = keys.next_start(keys.READY, key, minute)
+        assert start >= key
+        for skipped in listed:
+            if key < skipped <= start:
+                parsed = keys.parse_index(skipped)
+                assert parsed is not None
+                assert max(parsed.minute, parsed.due_minute) > minute
 
 
 @CALM

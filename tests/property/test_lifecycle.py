@@ -12,25 +12,30 @@ from hypothesis import strategies as st
 
 from qo.core import keys
 from qo.core.lifecycle import (
+    AddDependent,
     Archive,
+    Break,
     Cancel,
     Claim,
     Command,
     Complete,
     Expire,
     Fail,
+    FollowUp,
     Held,
     Lapse,
+    Meet,
     Reason,
     Rejected,
     Release,
     Renew,
     Replay,
     Reschedule,
+    Revive,
     Unarchive,
     decide,
 )
-from qo.core.task import ENDED, Status, Task
+from qo.core.task import ENDED, Flow, Status, Task
 
 pytestmark = pytest.mark.fast
 
@@ -68,6 +73,11 @@ others: st.SearchStrategy[Command] = st.one_of(
     st.builds(Replay, token=tokens),
     st.builds(Archive, token=tokens),
     st.builds(Unarchive, token=tokens),
+    st.builds(FollowUp, token=tokens, attempt=st.integers(0, 3)),
+    st.builds(AddDependent, token=tokens, task_id=st.sampled_from(["j", "k"])),
+    st.builds(Meet, token=tokens, conditions=st.sampled_from([("d",), ("e",), ("d", "e")])),
+    st.builds(Break, token=tokens, dependency=st.sampled_from(["d", "e"]), status=st.just(Status.FAILED)),
+    st.builds(Revive, token=tokens),
 )
 commands: st.SearchStrategy[Command] = st.one_of(claims, claims, helds, helds, others)
 
@@ -87,8 +97,10 @@ tasks = st.builds(
     timeout_seconds=st.just(60.0),
     max_retries=st.integers(0, 2),
     max_reschedules=st.none() | st.integers(0, 1),
+    on_failure=st.none() | st.just("alert"),
     created_at=st.just(START),
     updated_at=st.just(START),
+    flow=st.none() | st.builds(Flow, depends_on=st.just(("d", "e")), waits_for=st.sampled_from([(), ("d", "e")])),
 )
 
 
@@ -176,8 +188,9 @@ def test_only_a_claim_counts_an_attempt(task: Task, history: list[tuple[float, C
 def test_what_has_ended_stays_ended_unless_asked_back(task: Task, history: list[tuple[float, Command]]) -> None:
     for before, command, _, answer in walk(task, history):
         if before.status in ENDED and not isinstance(answer, Rejected) and answer is not before:
-            assert isinstance(command, Replay | Archive | Unarchive)
-            assert answer.ended or isinstance(command, Replay)
+            connects = isinstance(command, AddDependent | Meet) and answer.status is before.status
+            assert connects or isinstance(command, Replay | Archive | Unarchive | FollowUp | Revive)
+            assert answer.ended or isinstance(command, Replay | Revive)
 
 
 @holds
@@ -282,13 +295,35 @@ def test_identity_and_request_are_never_rewritten(task: Task, history: list[tupl
 def test_the_index_key_agrees_with_the_state(task: Task, history: list[tuple[float, Command]]) -> None:
     for move in walk(task, history):
         after, key = move.after, keys.index_key(move.after)
-        if after.status is Status.PENDING:
-            assert key == keys.index(keys.READY, after.shard, keys.ready_minute(after), ID)
+        if after.waiting:
+            assert key == keys.index(keys.WAITING, after.shard, keys.minute_of(after.available_at), ID)
+        elif after.status is Status.PENDING:
+            assert key == keys.ready_key(after)
         elif after.status is Status.RUNNING:
             assert after.lease_expires_at is not None
             assert key == keys.index(keys.LEASES, after.shard, keys.minute_of(after.lease_expires_at), ID)
+        elif after.follow_up_due:
+            assert after.completed_at is not None
+            assert key == keys.index(keys.LEASES, after.shard, keys.minute_of(after.completed_at), ID)
         else:
             assert key is None
+
+
+@holds
+def test_what_follows_a_failure_is_due_from_then_until_it_is_recorded_or_the_task_is_replayed(
+    task: Task, history: list[tuple[float, Command]]
+) -> None:
+    for move in walk(task, history):
+        before, after = move.before, move.after
+        failed = Status.FAILED in (after.status, after.archived_from)
+        if after.follow_up_due:
+            assert failed
+            assert after.on_failure is not None
+        if after.status is Status.FAILED and before.status is Status.RUNNING:
+            assert after.follow_up_due == (after.on_failure is not None)
+        if before.follow_up_due and not after.follow_up_due:
+            assert isinstance(move.command, FollowUp | Replay)
+        assert after.followed_attempt <= after.attempt
 
 
 @holds
@@ -297,4 +332,38 @@ def test_a_waiting_task_is_never_listed_before_it_may_be_claimed(
 ) -> None:
     for move in walk(task, history):
         if move.after.status is Status.PENDING and move.after.available_at > move.after.updated_at:
-            assert keys.ready_minute(move.after) == keys.minute_of(move.after.available_at)
+            parsed = keys.parse_index(keys.ready_key(move.after))
+            assert parsed is not None
+            assert parsed.due_minute == keys.minute_of(move.after.available_at)
+
+
+@holds
+def test_a_task_that_waits_for_others_is_not_claimed(task: Task, history: list[tuple[float, Command]]) -> None:
+    for before, command, _, answer in walk(task, history):
+        if isinstance(command, Claim) and before.waiting and command.token != before.token:
+            assert isinstance(answer, Rejected)
+            assert answer.reason is Reason.WAITING
+
+
+@holds
+def test_only_what_is_met_or_replayed_is_waited_for_no_more(
+    task: Task, history: list[tuple[float, Command]]
+) -> None:
+    for move in walk(task, history):
+        before, after = move.before.flow, move.after.flow
+        if before is None or after is None or before.waits_for == after.waits_for:
+            continue
+        dropped = set(before.waits_for) - set(after.waits_for)
+        assert set(after.waits_for) < set(before.waits_for), "a condition is never added"
+        if isinstance(move.command, Meet):
+            assert dropped <= set(move.command.conditions)
+        else:
+            assert isinstance(move.command, Replay)
+
+
+@holds
+def test_dependents_are_never_forgotten(task: Task, history: list[tuple[float, Command]]) -> None:
+    for move in walk(task, history):
+        before, after = move.before.flow or Flow(), move.after.flow or Flow()
+        assert after.dependents[: len(before.dependents)] == before.dependents
+        assert after.depends_on == before.depends_on

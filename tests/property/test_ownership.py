@@ -150,6 +150,7 @@ def test_what_is_overdue_was_due_and_listed_for_that_long(ahead_s: float, age_s:
     due_at = NOW + timedelta(seconds=ahead_s)
     assume(due_at <= NOW or keys.minute_of(due_at) > keys.minute_of(NOW))  # Within a minute nobody can tell.
     listed_at = NOW + timedelta(seconds=age_s)
-    due = Due("t", "k", "e", keys.minute_of(due_at), listed_at, NOW)
+    minute = keys.minute_of(due_at)
+    due = Due("t", "k", "e", minute, listed_at, NOW, minute)
     if is_overdue(due, for_s):
         assert (listed_at - max(NOW, due_at)).total_seconds() >= for_s - 0.001

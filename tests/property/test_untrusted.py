@@ -22,12 +22,13 @@ from qo.core import keys, wire
 from qo.core.control import Desired
 from qo.core.ownership import ShardLease
 from qo.core.pipeline import bundle
+from qo.core.retention import PurgeCursor
 from qo.core.schedule import Schedule
+from qo.core.sweep import SweepCursor
 from qo.dispatcher.sources import webhooks
 from qo.errors import CorruptRecord, StoreError, Unproven, UsageError
 from qo.http_server.messages import Malformed, parse_head
 from qo.queue.roster import WorkerInfo
-from qo.queue.sweeper import Cursor
 from qo.store import queue_manifest
 from qo.store.port import Stored
 from qo.store.s3 import replies
@@ -57,7 +58,8 @@ RECORDS: dict[type[msgspec.Struct], msgspec.Struct] = {
         WorkerInfo,
         strict=False,
     ),
-    Cursor: Cursor(after="tasks/a/x.json", token="t", moved_at=NOON),
+    SweepCursor: SweepCursor(after="tasks/a/x.json", token="t", moved_at=NOON),
+    PurgeCursor: PurgeCursor(after="tasks/a/x.json", token="t", started_at=NOON),
     Desired: Desired(),
     ShardLease: ShardLease(shard="a", worker_id="w", lease_expires_at=NOON, updated_at=NOON),
 }

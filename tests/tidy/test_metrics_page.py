@@ -13,6 +13,7 @@ from qo.core.pipeline.supervision import SourceState
 from qo.dispatcher.engine import metrics as dispatcher
 from qo.dispatcher.engine.loop import TICK_S_MAX
 from qo.dispatcher.http import metrics as served
+from qo.queue_api import metrics_page
 from qo.worker.loop.state import State
 from qo.worker.observe import metrics
 from qo.worker.observe.stats import BUCKETS_S, ENDS, TYPES_MAX
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.fast
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "reference/metrics.md").read_text()
-NAMES = (*metrics.NAMES, *served.NAMES, *dispatcher.NAMES)
+NAMES = (*metrics.NAMES, *served.NAMES, *dispatcher.NAMES, *metrics_page.NAMES)
 
 
 def test_every_metric_is_documented_and_no_other():

@@ -13,8 +13,8 @@ import pytest
 from qo.agent.operator_run import Run, RunInput, RunOutput
 from qo.api.contract.task import Outcome
 from qo.api.internal_client import DispatcherClient
+from qo.asgi import error_responses
 from qo.core.task import RetryPolicy, Status, Task
-from qo.dispatcher.http import error_responses
 from qo.pipeline.declare import Pipeline
 
 pytestmark = pytest.mark.fast
@@ -46,6 +46,22 @@ def test_every_route_is_documented_with_who_may_call_it_and_how_it_is_refused(li
             {status for status in operation["responses"] if status >= "400"} - everywhere,
         )
         for path, methods in described.items()
+        for method, operation in methods.items()
+    }
+    assert documented == expected
+
+
+def test_every_route_of_the_queue_is_documented_with_who_may_call_it() -> None:
+    page = (REFERENCE / "http.md").read_text().partition("## The queue\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([A-Z]+ \S+)` \| ([\w, ]+) \|.*\| ([0-9, ]*) ?\|$", page, re.MULTILINE)
+    documented = {route: (needs, set(re.findall(r"\d+", also))) for route, needs, also in rows}
+    everywhere = {"400", "401", "403", "413", "429", "503"}
+    expected = {
+        f"{method.upper()} {path}": (
+            operation["x-qo-needs"],
+            {status for status in operation["responses"] if status >= "400"} - everywhere,
+        )
+        for path, methods in json.loads((REFERENCE / "openapi/queue.json").read_text())["paths"].items()
         for method, operation in methods.items()
     }
     assert documented == expected

@@ -32,7 +32,7 @@ class Forgetful(MemoryStore):
     ) -> PutResult:
         return await super().put(key, body)
 
-    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+    async def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> None:
         await super().delete(key)
 
 
@@ -192,12 +192,12 @@ async def test_a_store_that_goes_away_during_a_race_is_not_condemned() -> None:
 
 
 class DeletingAnyway(MemoryStore):
-    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+    async def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> None:
         await super().delete(key)
 
 
 class DeletingHastily(MemoryStore):
-    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+    async def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> None:
         stored = await self.get(key)
         if if_match and stored and stored.etag != if_match:
             raise PreconditionFailed(key)

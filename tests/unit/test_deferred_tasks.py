@@ -16,7 +16,7 @@ AT = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def due(task_id: str) -> Due:
-    return Due(task_id, f"ready/{task_id}", "etag", 0, AT, AT)
+    return Due(task_id, f"ready/{task_id}", "etag", 0, AT, AT, 0)
 
 
 def shelf_with(*task_ids: str, room: dict[str, int]) -> DeferredTasks:

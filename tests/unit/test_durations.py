@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.cli.durations import format_duration, format_instant, parse_duration_s, parse_instant
+from qo.core.durations import format_duration, format_instant, parse_duration_s, parse_instant
 from qo.errors import UsageError
 
 pytestmark = pytest.mark.fast

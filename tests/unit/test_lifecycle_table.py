@@ -16,25 +16,31 @@ from msgspec.structs import replace
 from qo.core import lifecycle
 from qo.core.lifecycle import (
     LEASE_S,
+    AddDependent,
     Archive,
+    Break,
     Cancel,
     Claim,
     Command,
     Complete,
     Expire,
     Fail,
+    FollowUp,
     Held,
     Lapse,
+    Meet,
     Reason,
     Rejected,
     Release,
     Renew,
     Replay,
     Reschedule,
+    Revive,
+    TakeTurn,
     Unarchive,
     decide,
 )
-from qo.core.task import Status, Task
+from qo.core.task import Flow, Status, Task
 
 pytestmark = pytest.mark.fast
 
@@ -61,6 +67,8 @@ STATES: dict[str, Task] = {
     "due now": replace(PENDING, available_at=NOW),
     "clock lags": replace(PENDING, available_at=LATER, updated_at=LATER),
     "not due": replace(PENDING, available_at=LATER),
+    "waiting": replace(PENDING, flow=Flow(depends_on=("d",), waits_for=("d",))),
+    "in line": replace(PENDING, flow=Flow(group="g", turn=1, waits_for=("group",))),
     "past expiry": replace(PENDING, expires_at=NOW),
     "running": RUNNING,
     "last try": replace(RUNNING, retry_count=3, max_reschedules=0),
@@ -72,7 +80,15 @@ STATES: dict[str, Task] = {
     "completed": replace(ENDED, status=Status.COMPLETED),
     "by me": replace(ENDED, status=Status.COMPLETED, settled_lease_id="mine"),
     "failed": replace(ENDED, status=Status.FAILED),
+    "unfollowed": replace(ENDED, status=Status.FAILED, on_failure="alert"),
     "cancelled": replace(ENDED, status=Status.CANCELLED, cancel_requested=True),
+    "broken": replace(
+        ENDED,
+        status=Status.CANCELLED,
+        cancel_requested=True,
+        flow=Flow(depends_on=("d",), waits_for=("d",), broken_by="d"),
+    ),
+    "left in line": replace(ENDED, status=Status.EXPIRED, flow=Flow(group="g", turn=1, waits_for=("group",))),
     "expired": replace(ENDED, status=Status.EXPIRED),
     "archived": replace(ENDED, status=Status.ARCHIVED, archived_from=Status.COMPLETED),
 }
@@ -91,29 +107,40 @@ COMMANDS: dict[str, Command] = {
     "replay": Replay("t"),
     "archive": Archive("t"),
     "unarchive": Unarchive("t"),
+    "follow": FollowUp("t", attempt=1),
+    "depend": AddDependent("t", "j"),
+    "meet": Meet("t", ("d",)),
+    "break": Break("t", "d", Status.FAILED),
+    "revive": Revive("t"),
+    "turn": TakeTurn("t", 1, None),
 }
 
 # fmt: off
 TABLE = """
-              claim    renew    complete   fail       fail!      later      release    lapse      cancel     expire   replay   archive   unarchive
-pending       running  -        -          -          -          -          -          -          cancelled  -        -        -         -
-due now       running  -        -          -          -          -          -          -          cancelled  -        -        -         -
-clock lags    running  -        -          -          -          -          -          -          cancelled  -        -        -         -
-not due       -        -        -          -          -          -          -          -          cancelled  -        -        -         -
-past expiry   -        -        -          -          -          -          -          -          cancelled  expired  -        -         -
-running       =        running  completed  pending    failed     pending    pending    -          running    -        -        -         -
-last try      =        running  completed  failed     failed     failed     pending    -          running    -        -        -         -
-lapsed        =        running  completed  pending    failed     pending    pending    pending    running    -        -        -         -
-last lapsed   =        running  completed  failed     failed     pending    pending    failed     running    -        -        -         -
-cancelling    =        running  cancelled  cancelled  cancelled  cancelled  cancelled  -          =          -        -        -         -
-canc. lapsed  =        running  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  =          -        -        -         -
-given back    running  -        =          =          =          =          =          -          cancelled  -        -        -         -
-completed     -        -        -          -          -          -          -          -          -          -        -        archived  -
-by me         -        -        =          =          =          =          =          -          -          -        -        archived  -
-failed        -        -        -          -          -          -          -          -          -          -        pending  archived  -
-cancelled     -        -        -          -          -          -          -          -          =          -        pending  archived  -
-expired       -        -        -          -          -          -          -          -          -          -        pending  archived  -
-archived      -        -        -          -          -          -          -          -          -          -        -        =         completed
+              claim    renew    complete   fail       fail!      later      release    lapse      cancel     expire   replay   archive   unarchive  follow  depend   meet       break      revive   turn
+pending       running  -        -          -          -          -          -          -          cancelled  -        -        -         -          =       pending  =          -          -        =
+due now       running  -        -          -          -          -          -          -          cancelled  -        -        -         -          =       pending  =          -          -        =
+clock lags    running  -        -          -          -          -          -          -          cancelled  -        -        -         -          =       pending  =          -          -        =
+not due       -        -        -          -          -          -          -          -          cancelled  -        -        -         -          =       pending  =          -          -        =
+waiting       -        -        -          -          -          -          -          -          cancelled  -        -        -         -          =       pending  pending    cancelled  -        =
+in line       -        -        -          -          -          -          -          -          cancelled  -        -        -         -          =       pending  =          -          -        pending
+past expiry   -        -        -          -          -          -          -          -          cancelled  expired  -        -         -          =       pending  =          -          -        =
+running       =        running  completed  pending    failed     pending    pending    -          running    -        -        -         -          =       running  =          -          -        =
+last try      =        running  completed  failed     failed     failed     pending    -          running    -        -        -         -          =       running  =          -          -        =
+lapsed        =        running  completed  pending    failed     pending    pending    pending    running    -        -        -         -          =       running  =          -          -        =
+last lapsed   =        running  completed  failed     failed     pending    pending    failed     running    -        -        -         -          =       running  =          -          -        =
+cancelling    =        running  cancelled  cancelled  cancelled  cancelled  cancelled  -          =          -        -        -         -          =       running  =          -          -        =
+canc. lapsed  =        running  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  =          -        -        -         -          =       running  =          -          -        =
+given back    running  -        =          =          =          =          =          -          cancelled  -        -        -         -          =       pending  =          -          -        =
+completed     -        -        -          -          -          -          -          -          -          -        -        archived  -          =       -        =          -          -        =
+by me         -        -        =          =          =          =          =          -          -          -        -        archived  -          =       -        =          -          -        =
+failed        -        -        -          -          -          -          -          -          -          -        pending  archived  -          =       -        =          -          -        =
+unfollowed    -        -        -          -          -          -          -          -          -          -        pending  archived  -          failed  -        =          -          -        =
+cancelled     -        -        -          -          -          -          -          -          =          -        pending  archived  -          =       -        =          -          -        =
+broken        -        -        -          -          -          -          -          -          =          -        pending  archived  -          =       -        cancelled  -          pending  =
+left in line  -        -        -          -          -          -          -          -          -          -        pending  archived  -          =       expired  =          -          -        expired
+expired       -        -        -          -          -          -          -          -          -          -        pending  archived  -          =       -        =          -          -        =
+archived      -        -        -          -          -          -          -          -          -          -        -        =         completed  =       -        =          -          -        =
 """  # noqa: E501
 # fmt: on
 

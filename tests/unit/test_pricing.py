@@ -6,23 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.core.discovery import IndexMode
-from qo.core.pricing import (
-    DAY_S,
+from qo.core.cost_model import (
     MONTH_D,
-    READ_PRICE,
-    WRITE_PRICE,
+    CostEstimate,
     Load,
-    Operation,
     Rhythm,
-    dollars,
     estimate,
+    finding_per_day,
     keys_per_delete,
     monitor_per_day,
-    polling_per_day,
+    notices_per_day,
     polls_per_day,
     requests_per_task,
+    tries_per_task,
 )
+from qo.core.discovery import IndexMode
+from qo.core.pricing import DAY_S, READ_PRICE, WRITE_PRICE, Operation, dollars
 from qo.errors import UsageError
 
 pytestmark = pytest.mark.fast
@@ -39,14 +38,30 @@ def test_dollars_add_up_by_operation() -> None:
     assert dollars(counts) == pytest.approx(0.005 + 0.005 + 0.0004)
 
 
-def test_a_million_tasks_of_a_busy_queue_cost_about_25_dollars() -> None:
-    assert 1e6 * dollars(requests_per_task()) == pytest.approx(25.5)
+def month(
+    workers: int, tasks_per_day: int, mode: IndexMode = IndexMode.HYBRID, rhythm: Rhythm | None = None
+) -> CostEstimate:
+    return estimate(Load(workers, tasks_per_day), mode, rhythm=rhythm or Rhythm())
+
+
+def test_a_million_tasks_cost_about_20_dollars() -> None:
+    assert 1e6 * dollars(requests_per_task(Load(1, 1000))) == pytest.approx(20.4)
+    assert 1e6 * dollars(requests_per_task(Load(1, 10**9))) == pytest.approx(20.45)
+
+
+def test_a_long_task_costs_a_hint_more_and_its_renewals() -> None:
+    short, long, hour = (requests_per_task(Load(1, 1000, task_s=s))[Operation.PUT] for s in (1, 10, 3600))
+    assert (short, long) == (4, 5)
+    assert hour == pytest.approx(5 + 180 + 60)
 
 
 def test_a_quiet_worker_removes_index_keys_one_by_one_and_a_busy_one_by_the_hundred() -> None:
     assert keys_per_delete(0) == 1
     assert keys_per_delete(1000) == 1
     assert keys_per_delete(10**9) == 100
+    quiet, busy = requests_per_task(Load(1, 1000)), requests_per_task(Load(1, 10**9))
+    assert (quiet[Operation.DELETE], quiet[Operation.DELETE_MANY]) == (1, 0)
+    assert (busy[Operation.DELETE], busy[Operation.DELETE_MANY]) == (0, 0.01)
 
 
 def test_an_idle_worker_polls_at_the_longest_pause() -> None:
@@ -54,8 +69,8 @@ def test_an_idle_worker_polls_at_the_longest_pause() -> None:
 
 
 def test_a_lone_task_costs_one_climb_back_to_the_longest_pause() -> None:
-    # At once, when finished, and after 0.1, 0.2, 0.4, 0.8, 1.6 and 3.2 s, instead of 6.3 s of the longest pause.
-    assert polls_per_day(1) - polls_per_day(0) == pytest.approx(8 - 6.3 / 5)
+    # At once, and after 0.1, 0.2, 0.4, 0.8, 1.6 and 3.2 s, instead of 6.3 s of the longest pause.
+    assert polls_per_day(1) - polls_per_day(0) == pytest.approx(7 - 6.3 / 5)
 
 
 def test_a_flooded_worker_takes_a_page_with_each_poll() -> None:
@@ -77,50 +92,66 @@ def test_polls_per_task_stay_between_a_page_and_an_idle_wait(tasks: int) -> None
 
 @pytest.mark.parametrize("tasks_per_day", [0, 1000, 100_000, 10_000_000])
 def test_reading_more_to_find_tasks_costs_more(tasks_per_day: int) -> None:
-    index_only, hybrid = (
-        estimate(10, tasks_per_day, mode).polling for mode in (IndexMode.INDEX_ONLY, IndexMode.HYBRID)
-    )
-    assert index_only < hybrid
-    assert estimate(10, tasks_per_day, IndexMode.LOG_SCAN).polling >= index_only
+    index_only, hybrid, log_scan = (month(10, tasks_per_day, mode).polling for mode in IndexMode)
+    assert index_only < hybrid < log_scan
 
 
 def test_a_scan_that_remembers_all_ended_tasks_reads_each_once() -> None:
-    remembered = polling_per_day(Load(1, 1000, kept_d=30), IndexMode.HYBRID)
-    forgotten = polling_per_day(Load(1, 1000, kept_d=30), IndexMode.HYBRID, Rhythm(log_scan_memory=100))
-    assert remembered[Operation.GET] == 1000
-    assert forgotten[Operation.GET] == 24 * 60 * 50
+    load = Load(1, 1000, kept_d=30)
+    reads = {
+        memory: finding_per_day(load, IndexMode.HYBRID, Rhythm(log_scan_memory=memory))[Operation.GET]
+        for memory in (100, 200_000)
+    }
+    assert reads[100] - reads[200_000] == pytest.approx(24 * 60 * 50 - 1000)
 
 
-def test_an_idle_worker_costs_less_than_five_dollars_a_month() -> None:
-    idle = estimate(1, 0, IndexMode.HYBRID)
-    assert idle.tasks == 0
-    assert idle.storage == 0
-    assert idle.heartbeats == pytest.approx(MONTH_D * 24 * 60 * (4 * WRITE_PRICE + 12 * READ_PRICE))
-    assert 4 < idle.total < 5
+def test_an_idle_queue_costs_little_however_many_workers_wait() -> None:
+    one, fifty = month(1, 0), month(50, 0)
+    assert one.tasks == one.storage == 0
+    assert one.total < 5
+    assert fifty.total < 25
+    assert fifty.polling == pytest.approx(MONTH_D * DAY_S / 5 * 50 * READ_PRICE, rel=0.05), "a GET every 5 s"
+
+
+def test_fifty_workers_and_a_hundred_thousand_tasks_a_day_cost_less_than_140_dollars() -> None:
+    assert month(50, 100_000).total < 140
+
+
+@given(st.integers(1, 1000), rates)
+def test_a_task_is_tried_by_one_worker_at_least_and_by_each_once_at_most(workers: int, tasks: int) -> None:
+    assert 0.99 <= tries_per_task(Load(workers, tasks)) <= workers
+
+
+@given(rates)
+def test_notices_never_cost_more_than_one_write_per_task_and_four_per_second(tasks: int) -> None:
+    posts = notices_per_day(Load(1, tasks))[Operation.PUT]
+    assert posts <= tasks
+    assert posts <= 4 * DAY_S
 
 
 def test_an_estimate_is_the_sum_of_its_parts() -> None:
-    month = estimate(20, 50_000, IndexMode.HYBRID)
-    assert month.total == pytest.approx(dollars(month.requests) + month.storage)
-    assert month.storage == pytest.approx(50_000 * 30 * 3 * 2048 / 1e9 * 0.023)
+    costs = month(20, 50_000)
+    assert costs.total == pytest.approx(dollars(costs.requests) + costs.storage)
+    assert costs.storage == pytest.approx(50_000 * 30 * 3 * 2048 / 1e9 * 0.023)
 
 
 def test_without_workers_only_submitting_and_storing_cost() -> None:
-    parked = estimate(0, 1000)
-    assert parked.polling == parked.heartbeats == parked.monitor == 0
+    parked = month(0, 1000)
+    assert parked.heartbeats == parked.monitor == 0
+    assert parked.polling == pytest.approx(dollars(notices_per_day(Load(0, 1000))) * MONTH_D)
     assert parked.tasks > 0
 
 
-def test_monitors_share_the_sweep_and_each_makes_its_own_checks() -> None:
+def test_one_monitor_checks_for_all_workers() -> None:
     one, ten = (monitor_per_day(Load(workers, 0)) for workers in (1, 10))
     assert ten[Operation.PUT] == one[Operation.PUT]
-    assert ten[Operation.LIST] - one[Operation.LIST] == 9 * 2 * DAY_S / 30
+    assert ten[Operation.LIST] == one[Operation.LIST]
 
 
 def test_sweeping_can_be_switched_off() -> None:
-    assert estimate(1, 0, rhythm=Rhythm(sweep_s=0)).monitor < estimate(1, 0).monitor
+    assert month(1, 0, rhythm=Rhythm(sweep_s=0)).monitor < month(1, 0).monitor
 
 
 def test_negative_numbers_are_refused() -> None:
     with pytest.raises(UsageError, match="negative"):
-        estimate(-1, 10)
+        month(-1, 10)

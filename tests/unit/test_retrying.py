@@ -34,6 +34,7 @@ class Outage:
 
 REPEATABLE = {
     "get": lambda store: store.get("key", version="v"),
+    "get_if_changed": lambda store: store.get_if_changed("key", "etag"),
     "put": lambda store: store.put("key", b"body"),
     "delete": lambda store: store.delete("key"),
     "delete_many": lambda store: store.delete_many([Deletion("key")]),

@@ -28,6 +28,10 @@ def every() -> list[dict[str, Any]]:
     return [*of_queue, *runtimes, role_policy(Role.PRODUCER, PLACE, create_only=True)]
 
 
+def purging() -> list[dict[str, Any]]:
+    return [role_policy(role, PLACE, purge=True) for role in (Role.MONITOR, Role.WORKER)]
+
+
 def test_on_aws_a_producer_can_be_kept_from_writing_over_a_task() -> None:
     policy = role_policy(Role.PRODUCER, PLACE, create_only=True)
     assert allowed(policy, "s3:PutObject", "b/team/tasks/a/t.json", creates=True)
@@ -45,6 +49,24 @@ def test_no_role_removes_a_task_or_its_history_or_touches_the_bucket_itself() ->
                 assert not allowed(policy, action, f"b/{key}")
         assert not any(allowed(policy, action, "b") for action in of_bucket)
         assert not any("*" in each for one in policy["Statement"] for each in one["Action"])
+
+
+def test_who_purges_removes_tasks_and_their_data_for_good_and_nothing_else() -> None:
+    for policy in purging():
+        for key in ("team/tasks/a/t.json", "team/data/a/t/input-0.json"):
+            assert allowed(policy, "s3:DeleteObjectVersion", f"b/{key}")
+        for key in (
+            "team/queue.json",
+            "team/schedules/s.json",
+            "team/control/desired.json",
+            "other/tasks/a/t.json",
+        ):
+            assert not allowed(policy, "s3:DeleteObject", f"b/{key}")
+            assert not allowed(policy, "s3:DeleteObjectVersion", f"b/{key}")
+        assert allowed(policy, "s3:PutObject", "b/team/monitor/purge.json")
+    for role in set(Role) - {Role.MONITOR, Role.WORKER}:
+        with pytest.raises(UsageError, match="never removes tasks"):
+            role_policy(role, PLACE, purge=True)
 
 
 def test_only_who_is_told_of_history_reads_old_versions() -> None:
@@ -71,8 +93,19 @@ def test_a_dispatcher_assumes_and_calls_what_is_named_and_serves_all_queues() ->
         role_policy(Role.DISPATCHER, PLACE, runtime="python")
 
 
+def test_only_a_producer_that_pushes_reads_the_roster() -> None:
+    assert not allowed(
+        role_policy(Role.PRODUCER, PLACE), "s3:GetObject", f"{PLACE.name}/{PLACE.prefix}workers/w.json"
+    )
+    pushing = role_policy(Role.PRODUCER, PLACE, push=True)
+    assert allowed(pushing, "s3:GetObject", f"{PLACE.name}/{PLACE.prefix}workers/w.json")
+    assert not allowed(pushing, "s3:PutObject", f"{PLACE.name}/{PLACE.prefix}workers/w.json")
+    with pytest.raises(UsageError, match="--push"):
+        role_policy(Role.WORKER, PLACE, push=True)
+
+
 def test_policies_fit_and_name_each_statement_once() -> None:
-    for policy in every():
+    for policy in (*every(), *purging()):
         names = [each["Sid"] for each in policy["Statement"]]
         assert len(names) == len(set(names))
         assert all(re.fullmatch("[A-Za-z0-9]+", name) for name in names)
@@ -83,8 +116,8 @@ def test_policies_fit_and_name_each_statement_once() -> None:
 
 def test_the_guide_gives_the_reason_of_every_grant() -> None:
     page = GUIDE.read_text()
-    named = {each["Sid"] for policy in every() for each in policy["Statement"]} - {"JoinQueueNames"}
-    named -= {"KeepManifestsNames", "HoldDatasetsNames"}
+    named = {each["Sid"] for policy in (*every(), *purging()) for each in policy["Statement"]} - {"JoinQueueNames"}
+    named -= {"KeepManifestsNames", "HoldDatasetsNames", "RememberPurgeNames"}
     explained = set(re.findall(r"^\| `(\w+)` \|", page.partition("### Why each is there")[2], re.MULTILINE))
     assert explained == named
     assert set(GRANTS) == set(Role)

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from qo.dispatcher.http import protocol
-from qo.dispatcher.http.protocol import COALESCED_BYTES_MAX, CoalescingTransport
+from qo.asgi import protocol
+from qo.asgi.protocol import COALESCED_BYTES_MAX, CoalescingTransport
 
 
 class Sent:

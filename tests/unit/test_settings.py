@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from qo.config.setting import Setting
 from qo.config.settings import SETTINGS, Settings
 from qo.config.spark import BucketAccess
 from qo.core.discovery import IndexMode
+from qo.core.retention import Keep, Policy
 from qo.errors import ConfigError
 
 pytestmark = pytest.mark.fast
@@ -33,6 +36,9 @@ OTHER: dict[str, tuple[str, str, Any]] = {
     "worker.id": ("w-1", '"w-1"', "w-1"),
     "worker.shards": ("a, 0", '["a", "0"]', ("a", "0")),
     "worker.shard_leasing.lease_ttl_s": ("40", "40", 40),
+    "worker.queue": ("high=3, low", '["high=3", "low=1"]', ("high=3", "low=1")),
+    "encryption.keys_from": ("my_keys:load", '"my_keys:load"', "my_keys:load"),
+    "worker.rate_limit": ("10/60", '"10/60"', "10/60"),
     "worker.unknown_types": ("fail", '"fail"', "fail"),
     "worker.http": ("127.0.0.1:9100", '"127.0.0.1:9100"', "127.0.0.1:9100"),
     "dispatcher.state": ("postgres://qo@db/qo", '"postgresql://qo@db/qo"', "postgresql://qo@db/qo"),
@@ -55,6 +61,11 @@ OTHER: dict[str, tuple[str, str, Any]] = {
         '"http://127.0.0.1:5000/v1"',
         "http://127.0.0.1:5000/v1",
     ),
+    "worker.push_address": ("10.0.0.1:8090", '"10.0.0.1:8090"', "10.0.0.1:8090"),
+    "push.token": ("a secret of the tests", '"a secret of the tests"', "a secret of the tests"),
+    "push.networks": ("10.0.0.0/8, ::1/128", '["10.0.0.0/8", "::1/128"]', ("10.0.0.0/8", "::1/128")),
+    "serve.listen": ("0.0.0.0:82", '"0.0.0.0:82"', "0.0.0.0:82"),
+    "serve.body_max_bytes": ("4096", "4096", 4096),
     "spark.conf": (
         "spark.a=1, spark.b=x y",
         '{"spark.a" = "1", "spark.b" = "x y"}',
@@ -62,6 +73,14 @@ OTHER: dict[str, tuple[str, str, Any]] = {
     ),
     "spark.packages": ("a:b:1, c:d:2", '["a:b:1", "c:d:2"]', ("a:b:1", "c:d:2")),
     "spark.bucket_access": ("python", '"python"', BucketAccess.PYTHON),
+    "monitor.http": ("127.0.0.1:9101", '"127.0.0.1:9101"', "127.0.0.1:9101"),
+    **{f"retention.keep_{status}": ("2d", '"2d"', 172_800.0) for status in Keep.__slots__},
+    "retention.types": (
+        "send.mail.keep_failed=90d, load.keep_completed=forever",
+        '{"send.mail" = {keep_failed = "90d"}, load = {keep_completed = "forever"}}',
+        (("send.mail", (("keep_failed", 7_776_000.0),)), ("load", (("keep_completed", None),))),
+    ),
+    "worker.limits": ("a=1, b=5/m", '{"a" = "1", "b" = "5/m"}', (("a", "1"), ("b", "5/m"))),
     "worker.index_mode": ("index-only", '"index-only"', IndexMode.INDEX_ONLY),
 }
 
@@ -104,6 +123,33 @@ def test_every_setting_can_be_set_in_every_place_and_says_where_it_came_from(
     for variable in setting.env:
         assert loaded(environ={variable: text}) == (value, f"environment {variable}")
     assert loaded({setting.key: text}, {setting.env[0]: text}) == (value, f"flag {setting.flag}")
+
+
+def test_a_type_is_kept_as_its_own_table_says_and_else_as_all_others(tmp_path: Path) -> None:
+    (tmp_path / "qo.toml").write_text(
+        '[retention]\nkeep_completed = "30d"\nkeep_failed = "90d"\n[retention.audit]\nkeep_completed = "forever"\n'
+    )
+    default = Keep(completed=timedelta(days=30), failed=timedelta(days=90))
+    policy = load(environ={}, cwd=tmp_path).retention.policy
+    assert policy == Policy(default, {"audit": Keep(failed=timedelta(days=90))})
+    assert Settings().retention.policy.limits == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('[retention]\nkeep_completed = "10m"', "at least 1h"),
+        ('[retention]\nkeep_completed = "soon"', "12h or 30d, or forever"),
+        ("[retention]\nkeep_failed = true", "12h or 30d, or forever"),
+        ('[retention.audit]\nkeep_done = "30d"', "keep_completed, keep_failed"),
+        ('[retention.audit]\nkeep_failed = "5s"', "audit.keep_failed must be"),
+        ("[retention]\nkeep_falied = 1", "did you mean 'retention.keep_failed'"),
+    ],
+)
+def test_a_mistake_in_retention_is_explained(tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "qo.toml").write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(complaint)):
+        load(environ={}, cwd=tmp_path)
 
 
 def test_the_stronger_source_wins(tmp_path: Path) -> None:

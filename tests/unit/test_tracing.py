@@ -28,6 +28,7 @@ from qo.worker.layers import ServiceOptions, catch, default_layers, trace
 from qo.worker.layers.stack import stack
 from qo.worker.loop.cancel import Why
 from qo.worker.loop.outcome import Acked
+from support.stores.queues import app_of, drain, virtual_queue
 from support.worker.layer_requests import attempt, calling
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -159,6 +160,35 @@ def test_a_trace_leads_from_submit_through_a_plain_function_to_its_children(span
     assert (inside.parent.trace_id, inside.parent.span_id) == ids(process)
     assert named(parent) == ids(outside)
     assert named(child) == ids(inside)
+
+
+@pytest.mark.fast
+def test_a_worker_has_spans_for_dequeue_claim_dispatch_and_settle_beside_the_attempt(
+    spans: InMemorySpanExporter,
+) -> None:
+    async def work(input: Any) -> None:
+        await asyncio.sleep(1)
+
+    async def main() -> Task:
+        queue = virtual_queue()
+        task = await queue.submit("work", options=Options(traceparent=PARENT))
+        await drain(queue, app_of(work))
+        return task
+
+    task = virtual.run(main())
+    by_name = {span.name: span for span in spans.get_finished_spans()}
+    assert set(by_name) == {"dequeue", "claim work", "dispatch work", "process work", "settle work"}
+    assert (by_name["dequeue"].attributes or {})["messaging.batch.message_count"] == 1
+    for name in ("claim work", "dispatch work", "process work", "settle work"):
+        span = by_name[name]
+        assert span.parent is not None
+        assert (span.parent.trace_id, span.parent.span_id) == named(task)
+        assert (span.attributes or {})["messaging.message.id"] == task.id
+        assert (span.attributes or {})["qo.worker.id"] == "w"
+    dispatched, processed = by_name["dispatch work"], by_name["process work"]
+    assert dispatched.end_time is not None
+    assert processed.end_time is not None
+    assert dispatched.end_time <= processed.end_time, "dispatching ends when the handler is called"
 
 
 @pytest.mark.fast

@@ -25,12 +25,13 @@ from qo.core import control, keys, wire
 from qo.core.control import Desired, Order, Pause, WorkerOrder
 from qo.core.lifecycle import Archive, Cancel, Command, Rejected, Replay, Unarchive, decide
 from qo.core.schedule import Schedule, next_run
-from qo.core.task import Status, Task
+from qo.core.task import Flow, Status, Task
 from qo.errors import UsageError
 
 VECTORS = Path(__file__).parents[2] / "ui" / "vectors"
 NOW = datetime(2026, 3, 1, 9, 0, 0, 123456, tzinfo=UTC)
 ID = "a3b1c2d4-0000-4000-8000-00000000000f"
+OTHER = "b3b1c2d4-0000-4000-8000-00000000000f"
 TOKEN = "0123456789abcdef01234567"
 
 
@@ -98,6 +99,12 @@ def _tasks() -> Iterator[Task]:
     yield replace(base, status=Status.RUNNING, cancel_requested=True, cancelled_by="ada", **leased)
     yield replace(base, status=Status.ARCHIVED, archived_from=Status.COMPLETED)
     yield replace(base, status=Status.FAILED, token=TOKEN)
+    flow = Flow(depends_on=(OTHER,), waits_for=(OTHER,), dependents=(ID[::-1],))
+    yield replace(base, flow=flow)
+    yield replace(base, flow=replace(flow, broken_by=OTHER), status=Status.CANCELLED)
+    grouped = Flow(group="g", turn=1)
+    yield replace(base, flow=grouped, status=Status.FAILED)
+    yield replace(base, flow=replace(grouped, waits_for=(f"{OTHER}#3",)), status=Status.CANCELLED)
 
 
 def _cases() -> Iterator[tuple[Task, Command, datetime]]:

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 from typer.core import TyperGroup
@@ -107,21 +107,35 @@ def refuse_memory(settings: Settings) -> None:
 def start_logging(level: LogLevel) -> None:
     import logging
 
-    logging.basicConfig(format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", level=level.upper())
+    from qo.telemetry.log_context import install_handler
+
+    install_handler(level.upper())
     for chatty in ("aiohttp", "alembic", "asyncio", "botocore", "httpcore", "httpx", "urllib3"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
-def command(app: typer.Typer, name: str) -> Callable[[Body], Body]:
-    """Register ``body(session, ...)`` as a command with its own parameters and the shared options."""
+def command(app: typer.Typer, name: str, *, settings: str | None = None) -> Callable[[Body], Body]:
+    """Register ``body(session, ...)`` as a command with its own parameters and the shared options.
+
+    ``settings`` names a group: each setting in it becomes an option, and ``body`` gets the given ones as ``flags``, by
+    their full names.
+    """
+    options = {} if settings is None else _options_of(settings)
 
     def register(body: Body) -> Body:
         parameters = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
+        if options:
+            parameters = [each for each in parameters if each.name != "flags"] + [
+                each for _, each in options.values()
+            ]
 
         def run(ctx: typer.Context, **arguments: Any) -> int | None:
             shared: dict[str, Any] = ctx.find_root().obj
             own_shared = {parameter.name: arguments.pop(parameter.name) for parameter in SHARED_HIDDEN}
             shared.update({key: value for key, value in own_shared.items() if value})
+            if options:
+                given_flags = {key: arguments.pop(name) for name, (key, _) in options.items()}
+                arguments["flags"] = {key: _join_repeated(value) for key, value in given_flags.items()}
             try:
                 return body(Session(shared), **arguments)
             except BrokenPipeError as error:
@@ -137,6 +151,30 @@ def command(app: typer.Typer, name: str) -> Callable[[Body], Body]:
     return register
 
 
+def _join_repeated(value: Any) -> Any:
+    """Return the value of an option that may be given several times as one text; None: it was not given."""
+    return (",".join(cast("list[str]", value)) or None) if isinstance(value, list) else value
+
+
+def _options_of(group: str) -> dict[str, tuple[str, inspect.Parameter]]:
+    """Return an option for each setting of a group: by the option's name, the setting's full name and the option."""
+    from qo.config.settings import SETTINGS
+
+    options: dict[str, tuple[str, inspect.Parameter]] = {}
+    for row in SETTINGS:
+        if row.key.startswith(f"{group}."):
+            name = row.flag.removeprefix("--").replace("-", "_")
+            kind: Any = (
+                bool if isinstance(row.default, bool) else list[str] if row.kind.repeatable else str
+            ) | None
+            annotation = Annotated[kind, setting_option(row.key)]
+            options[name] = (
+                row.key,
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation),
+            )
+    return options
+
+
 def setting_option(key: str) -> Any:
     """Declare an option for a setting; its name, help and default come from the table of settings."""
     from qo.config.settings import BY_KEY
@@ -144,9 +182,11 @@ def setting_option(key: str) -> Any:
     setting = BY_KEY[key]
     default = setting.default
     text = f"{default:g}" if isinstance(default, float) else str(default)
-    suffix = "" if default in (None, (), False) else f" [{text}]"
+    suffix = "" if default in (None, ()) or isinstance(default, bool) else f" [{text}]"
+    # What is on by default can be switched off.
+    flag = f"{setting.flag}/--no-{setting.flag[2:]}" if default is True else setting.flag
     return typer.Option(
-        setting.flag, help=f"{setting.help.rstrip('.')}{suffix}.", show_default=False, metavar=_metavar(default)
+        flag, help=f"{setting.help.rstrip('.')}{suffix}.", show_default=False, metavar=_metavar(default)
     )
 
 

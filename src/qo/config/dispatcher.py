@@ -184,6 +184,13 @@ class DispatcherSettings:
         help="Send the head and the body of a small response in one packet. false: as uvicorn does by itself, to find "
         "out whether this is at fault; responses take longer.",
     )
+    serve_queue: bool = setting(
+        False,
+        "QO_DISPATCHER_SERVE_QUEUE",
+        kind=kinds.FLAG,
+        help="Serve the HTTP API of the queue, too, below /v1/queue/ of the API for people: readers look, writers do "
+        "the rest. The settings of [serve] apply, except for its address and tokens.",
+    )
     pressure: PressureSettings = PressureSettings()
 
     @property

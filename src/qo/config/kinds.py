@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, cast
@@ -32,6 +33,7 @@ class Kind:
     description: str  # Of the values that are accepted.
     from_text: Callable[[str], Any]
     accept: Callable[[Any], Any]
+    repeatable: bool = False  # Whether a flag may be given several times; the texts are joined by commas.
 
 
 def _same(text: str) -> str:
@@ -120,6 +122,15 @@ def _accept_text(value: Any) -> str:
 
 
 TEXT = Kind("a non-empty text", _same, _accept_text)
+
+
+def _accept_function(value: Any) -> str:
+    if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", _text(value)):
+        raise InvalidValue
+    return value
+
+
+FUNCTION = Kind("module:function", _same, _accept_function)
 
 
 def _accept_name(value: Any) -> str:
@@ -242,6 +253,67 @@ def _accept_data(value: Any) -> str:
 DATA = Kind("file:PATH or s3://BUCKET/PREFIX", _same, _accept_data)
 
 
+def _words_from_text(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _accept_words(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise InvalidValue
+    return tuple(_accept_text(each) for each in cast("list[Any]", value))
+
+
+WORDS = Kind("words separated by commas, or a list", _words_from_text, _accept_words)
+
+
+_RATE = re.compile(r"([1-9][0-9]{0,6})(?:/([0-9]+(?:\.[0-9]+)?))?\Z")
+
+
+def parse_rate(text: str) -> tuple[int, float]:
+    """Return how many starts a rate allows, and in how many seconds. Raises InvalidValue."""
+    match = _RATE.match(text.strip())
+    if match is None or (per_s := float(match[2] or 1)) < 0.001:
+        raise InvalidValue
+    return int(match[1]), per_s
+
+
+def _accept_rate(value: Any) -> str:
+    starts, per_s = parse_rate(_text(value))
+    return f"{starts}/{per_s:g}"
+
+
+RATE = Kind("starts and seconds, such as 10/60 for ten starts in a minute", _same, _accept_rate)
+
+
+def parse_queues(queues: Iterable[str]) -> dict[str, int]:
+    """Return the weights of queues by name, in their order. Raises InvalidValue."""
+    weights: dict[str, int] = {}
+    for each in queues:
+        weighted = re.fullmatch(r"(.+)=([0-9]{1,4})", each)
+        name, weight = (weighted[1], weighted[2]) if weighted else (each, "1")
+        if not _QUEUE.match(name) or not 1 <= int(weight) <= 1_000 or name in weights:
+            raise InvalidValue
+        weights[name] = int(weight)
+    return weights
+
+
+# A name below the store, or a store of its own.
+_QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z|(?:local:|s3://)\S+\Z")
+
+
+def _accept_queues(value: Any) -> tuple[str, ...]:
+    queues = _accept_words(value)
+    return tuple(f"{name}={weight}" for name, weight in parse_queues(queues).items())
+
+
+QUEUES = Kind(
+    "queues with their weights, such as high=3,low=1",
+    _words_from_text,
+    _accept_queues,
+    repeatable=True,
+)
+
+
 def _pairs_from_text(text: str) -> dict[str, str]:
     pairs = [each.partition("=") for each in text.split(",") if each.strip()]
     if not all(sign for _, sign, _ in pairs):
@@ -259,19 +331,6 @@ def _accept_pairs(value: Any) -> tuple[tuple[str, str], ...]:
 PAIRS = Kind("name=value,name=value, or a table", _pairs_from_text, _accept_pairs)
 
 
-def _words_from_text(text: str) -> list[str]:
-    return [each.strip() for each in text.split(",") if each.strip()]
-
-
-def _accept_words(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple):
-        raise InvalidValue
-    return tuple(_accept_text(each) for each in cast("list[Any]", value))
-
-
-WORDS = Kind("words separated by commas, or a list", _words_from_text, _accept_words)
-
-
 _ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?\Z")
 
 
@@ -285,3 +344,13 @@ def _accept_origins(value: Any) -> tuple[str, ...]:
 ORIGINS = Kind(
     "origins such as https://bucket.example.com, separated by commas", _words_from_text, _accept_origins
 )
+
+
+def _accept_networks(value: Any) -> tuple[str, ...]:
+    try:
+        return tuple(str(ipaddress.ip_network(each)) for each in _accept_words(value))
+    except ValueError as error:
+        raise InvalidValue(str(error)) from None
+
+
+NETWORKS = Kind("networks such as 10.0.0.0/8, separated by commas", _words_from_text, _accept_networks)

@@ -23,6 +23,8 @@ FILE_NAME = "qo.toml"
 _GROUPS = {
     setting.key.rsplit(".", depth)[0] for setting in SETTINGS for depth in range(1, setting.key.count(".") + 1)
 }
+# Tables within these groups have names that users choose; together they are the value of one setting.
+_NAMED_TABLES = {"retention": "retention.types"}
 _VARIABLES = {name for setting in SETTINGS for name in setting.env} | {CONFIG_VARIABLE}
 
 
@@ -136,12 +138,26 @@ def _from_file(source: Source) -> Iterator[RawValue]:
 
 
 def _from_table(table: dict[str, Any], within: str, source: Source) -> Iterator[RawValue]:
+    if (table_setting := _NAMED_TABLES.get(within.removesuffix("."))) is not None:
+        table, tables = _split_tables(table, table_setting.rpartition(".")[2])
+        if tables:
+            yield RawValue(table_setting, tables, source.name, False)
     for name, value in table.items():
         key = f"{within}{name}"
         if key in _GROUPS and isinstance(value, dict):
             yield from _from_table(cast("dict[str, Any]", value), f"{key}.", source)
         else:
             yield _check_name(key, value, source)
+
+
+def _split_tables(table: dict[str, Any], collected: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the plain values of a table, and the tables within it, also those in one that is named ``collected``."""
+    plain = {name: value for name, value in table.items() if not isinstance(value, dict)}
+    tables = {name: value for name, value in table.items() if name not in plain}
+    inner = cast("dict[str, Any]", tables.get(collected, {}))
+    if inner and all(isinstance(value, dict) for value in inner.values()):
+        tables = {name: value for name, value in tables.items() if name != collected} | inner
+    return plain, tables
 
 
 def _read_toml(source: Source) -> dict[str, Any]:

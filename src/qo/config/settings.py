@@ -15,10 +15,15 @@ from typing import Any
 
 from qo.config import kinds, location
 from qo.config.dispatcher import DispatcherSettings
+from qo.config.encryption import EncryptionSettings
+from qo.config.push import PushSettings
+from qo.config.retention import RetentionSettings
+from qo.config.serve import ServeSettings
 from qo.config.setting import PAGE, Setting, setting
 from qo.config.spark import SparkSettings
 from qo.config.ui import UiSettings
 from qo.config.worker import WorkerSettings
+from qo.core import push as push_rules
 from qo.errors import ConfigError
 
 DEFAULT = "default"
@@ -78,6 +83,12 @@ class MonitorSettings:
         "QO_MONITOR_SWEEP_PAGE_SIZE",
         kind=PAGE,
         help="How many objects one page of a sweep may return.",
+    )
+    http: str = setting(
+        "off",
+        "QO_MONITOR_HTTP",
+        kind=kinds.LISTEN,
+        help="The address at which qo monitor serves the depth of the queue as /metrics; workers do at worker.http.",
     )
 
 
@@ -140,8 +151,12 @@ class Settings:
     s3: S3Settings = S3Settings()
     worker: WorkerSettings = WorkerSettings()  # noqa: RUF009 - an immutable value, made once.
     monitor: MonitorSettings = MonitorSettings()
+    retention: RetentionSettings = RetentionSettings()  # noqa: RUF009 - an immutable value, made once.
     local: LocalSettings = LocalSettings()
+    encryption: EncryptionSettings = EncryptionSettings()  # noqa: RUF009 - an immutable value, made once.
     dispatcher: DispatcherSettings = DispatcherSettings()  # noqa: RUF009 - an immutable value, made once.
+    push: PushSettings = PushSettings()  # noqa: RUF009 - an immutable value, made once.
+    serve: ServeSettings = ServeSettings()  # noqa: RUF009 - an immutable value, made once.
     spark: SparkSettings = SparkSettings()  # noqa: RUF009 - an immutable value, made once.
     ui: UiSettings = UiSettings()  # noqa: RUF009 - an immutable value, made once.
     origins: Mapping[str, str] = field(
@@ -196,13 +211,23 @@ def _with_values(group: Any, values: Mapping[str, Any]) -> Any:
     return replace(group, **own)
 
 
+def _check_encryption(settings: Settings) -> None:
+    values = settings.encryption
+    sources = [name for name in ("keys", "key_file", "keys_from") if getattr(values, name) is not None]
+    if len(sources) > 1:
+        places = " and ".join(f"encryption.{name} ({settings.origin(f'encryption.{name}')})" for name in sources)
+        raise ConfigError(f"{places} exclude each other: set one of them")
+
+
 def _check_combinations(settings: Settings) -> None:
+    _check_encryption(settings)
     worker, origin = settings.worker, settings.origin
     if worker.poll_min_ms > worker.poll_max_ms:
         raise ConfigError(
             f"worker.poll_min_ms ({worker.poll_min_ms}, {origin('worker.poll_min_ms')}) is more than "
             f"worker.poll_max_ms ({worker.poll_max_ms}, {origin('worker.poll_max_ms')})"
         )
+    _check_push(settings)
     leasing = worker.shard_leasing
     if 2 * leasing.lease_renew_interval_s > leasing.lease_ttl_s:
         group = "worker.shard_leasing"
@@ -215,4 +240,13 @@ def _check_combinations(settings: Settings) -> None:
         raise ConfigError(
             f"worker.shards ({origin('worker.shards')}) and worker.shard_leasing.enabled "
             f"({origin('worker.shard_leasing.enabled')}) exclude each other: set one of them"
+        )
+
+
+def _check_push(settings: Settings) -> None:
+    push, origin = settings.push, settings.origin
+    if push.token is not None and min(map(len, push.tokens), default=0) < push_rules.TOKEN_CHARS_MIN:
+        raise ConfigError(
+            f"push.token ({origin('push.token')}) is too short to be a secret: take {push_rules.TOKEN_CHARS_MIN} "
+            "characters or more, for example of openssl rand -hex 32"
         )

@@ -56,6 +56,12 @@ class WorkerSettings:
     shards: tuple[str, ...] = setting(
         (), "QO_SHARDS", kind=kinds.SHARDS, help="The shards this worker polls, as 0,1,a; unset: all of them."
     )
+    queue: tuple[str, ...] = setting(
+        (),
+        "QO_WORKER_QUEUE",
+        kind=kinds.QUEUES,
+        help="Work on these queues at once, by weight: names below the store, or stores; unset: the store itself.",
+    )
     concurrency: int = setting(
         16, "QO_CONCURRENCY", kind=kinds.whole(1, 10_000), help="How many tasks one worker runs at a time."
     )
@@ -77,6 +83,12 @@ class WorkerSettings:
         kind=kinds.choice(UnknownTypes),
         help="What to do with tasks that this worker has no handler for: leave them to others, or fail them.",
     )
+    limits: tuple[tuple[str, str], ...] = setting(
+        (),
+        "QO_LIMITS",
+        kind=kinds.PAIRS,
+        help="By task type, how many tasks all workers together run at a time or start: as 10, 100/m or 10 100/m.",
+    )
     no_monitor: bool = setting(
         False, "QO_NO_MONITOR", kind=kinds.FLAG, help="Run the worker without the monitor inside it."
     )
@@ -93,10 +105,10 @@ class WorkerSettings:
         help="The most milliseconds to sleep between polls of an idle worker.",
     )
     heartbeat_s: float = setting(
-        15.0,
+        60.0,
         "QO_HEARTBEAT_S",
         kind=kinds.number(0.1),
-        help="Seconds between heartbeats of a worker; changes in what it runs are reported every 5.",
+        help="Seconds between heartbeats of a worker; changes in what it runs are reported every 20.",
     )
     shutdown_grace_s: float = setting(
         30.0,
@@ -149,6 +161,42 @@ class WorkerSettings:
     spark_slots: int = setting(
         4, "QO_SPARK_SLOTS", kind=kinds.whole(1, 1_000), help="The most Spark tasks that run at a time."
     )
+    load_shed: bool = setting(
+        True,
+        "QO_LOAD_SHED",
+        kind=kinds.FLAG,
+        help="Give a task back at once if there is no room for it in the buffer, instead of holding it meanwhile.",
+    )
+    buffer: int | None = setting(
+        128,
+        "QO_BUFFER",
+        kind=kinds.optional(kinds.whole(1, 1_000_000)),
+        help="How many tasks of a type may wait for a permit of a limit; none: without a permit a task is given back.",
+    )
+    concurrency_limit: int | None = setting(
+        None,
+        "QO_CONCURRENCY_LIMIT",
+        kind=kinds.whole(1, 1_000_000),
+        help="The most handlers that run at a time, of all types together; unset: as many as there are slots.",
+    )
+    rate_limit: str | None = setting(
+        None,
+        "QO_RATE_LIMIT",
+        kind=kinds.RATE,
+        help="The most attempts that start in a period, of all types together; unset: any number.",
+    )
+    producer_buffer: int = setting(
+        128,
+        "QO_PRODUCER_BUFFER",
+        kind=kinds.whole(1, 100_000),
+        help="How many submissions by handlers are written at a time; further ones wait.",
+    )
+    result_buffer: int = setting(
+        128,
+        "QO_RESULT_BUFFER",
+        kind=kinds.whole(1, 100_000),
+        help="How many outcomes are reported at a time; while there are as many, nothing is claimed.",
+    )
     timeout_s: float | None = setting(
         300.0,
         "QO_TIMEOUT_S",
@@ -185,5 +233,12 @@ class WorkerSettings:
         "QO_WORKER_HTTP",
         kind=kinds.LISTEN,
         help="The address of /stats, /metrics, /livez and /readyz; port 0: any free one; off: not served.",
+    )
+    push_address: str | None = setting(
+        None,
+        "QO_WORKER_PUSH_ADDRESS",
+        kind=kinds.ADDRESS,
+        help="The IP address and port at which producers reach worker.http to wake this worker; unset: that of "
+        "worker.http, if it names one.",
     )
     shard_leasing: ShardLeasingSettings = ShardLeasingSettings()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum, StrEnum, auto
 from typing import NamedTuple, Protocol
 
 from qo.core import keys
+
+STALE_AFTER = timedelta(seconds=10)  # Whoever moves a task has removed its old hint by then, or has died.
 
 
 class IndexMode(StrEnum):
@@ -46,6 +48,8 @@ class Due(NamedTuple):
     minute: int
     listed_at: datetime
     written_at: datetime
+    due_minute: int  # Later than ``minute`` for an urgent task that was written before it was due.
+    version: str | None = None
 
 
 class Listed(Protocol):
@@ -65,8 +69,10 @@ def due_entries(entries: Sequence[Listed], *, now: datetime, shards: Container[s
     due: list[Due] = []
     for entry in entries:
         parsed = keys.parse_index(entry.key)
-        if parsed is not None and parsed.minute <= minute and parsed.shard in shards:
-            due.append(Due(parsed.task_id, entry.key, entry.etag, parsed.minute, now, entry.modified))
+        if parsed is not None and max(parsed.minute, parsed.due_minute) <= minute and parsed.shard in shards:
+            due.append(
+                Due(parsed.task_id, entry.key, entry.etag, parsed.minute, now, entry.modified, parsed.due_minute)
+            )
     return due
 
 

@@ -10,8 +10,10 @@ taken effect, or ``Rejected``. It is pure: it uses no clock, randomness, new ids
                  │  │               ├─ Fail, Lapse (none left) ─▶ FAILED      Archive ▶ ARCHIVED
                  │  │               └─ any of them after Cancel ▶ CANCELLED   Unarchive: back again
                  │  └── Replay from FAILED, CANCELLED, EXPIRED
-                 ├─ Cancel ─▶ CANCELLED
+                 ├─ Cancel, Break ─▶ CANCELLED
                  └─ Expire ─▶ EXPIRED
+
+A pending task may wait for others (``Flow.waits_for``): it cannot be claimed until Meet has removed every condition.
 
 Only the holder of the ``lease_id`` moves a running task; everyone else may at most request cancellation or, once the
 lease has run out by the store's clock, take the task back.
@@ -20,111 +22,50 @@ lease has run out by the store's clock, take the task back.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
+from qo.core.commands import (
+    AddDependent,
+    Archive,
+    Break,
+    Cancel,
+    Claim,
+    Command,
+    Complete,
+    Expire,
+    Fail,
+    FollowUp,
+    Held,
+    Lapse,
+    Meet,
+    Reason,
+    Rejected,
+    Release,
+    Renew,
+    Replay,
+    Reschedule,
+    Revive,
+    TakeTurn,
+    Unarchive,
+)
 from qo.core.retry import delay_s
-from qo.core.task import Status, Task
+from qo.core.task import Flow, Status, Task
+from qo.core.waits import (
+    DEPENDENTS_MAX,
+    GROUP,
+    flow_of,
+    is_in_line,
+    placed,
+    replayed,
+    with_dependent,
+    without,
+)
 from qo.core.words import plural
 
 LEASE_S = 300.0
-
-
-class Command(msgspec.Struct, frozen=True):
-    token: str  # Chosen by the caller, unique; a task that carries it has already obeyed this command.
-
-
-class Claim(Command, frozen=True):
-    lease_id: str
-    worker_id: str
-    lease_s: float | None = None  # None: the task's own timeout, or LEASE_S if it has none.
-
-
-class Held(Command, frozen=True):
-    """A command that only the holder of the lease may give."""
-
-    lease_id: str
-
-
-class Renew(Held, frozen=True):
-    lease_s: float | None = None
-    progress: Any = None
-
-
-class Complete(Held, frozen=True):
-    output: Any = None
-    output_ref: str | None = None
-    progress: Any = None  # The final progress; None: unchanged.
-
-
-class Fail(Held, frozen=True):
-    error: str
-    unit: float  # In [0, 1): places the retry within its jitter.
-    traceback: str | None = None
-    permanent: bool = False
-    delay_s: float | None = None  # Set by the handler, instead of the policy's delay.
-    cancelled: bool = False  # The attempt was stopped because cancellation was requested.
-
-
-class Reschedule(Held, frozen=True):
-    """Run the task again later, without counting a failure."""
-
-    delay_s: float
-    reason: str | None = None  # The handler's text, for the record of attempts.
-
-
-class Release(Held, frozen=True):
-    """Give an unfinished task back, to run at once or later. Costs no retry."""
-
-    delay_s: float = 0.0
-    error: str | None = None  # Why it was not finished; None: nothing to report.
-
-
-class Lapse(Command, frozen=True):
-    """The lease ran out. Names the lease that was seen, so that a newer one is not affected."""
-
-    lease_id: str | None
-    unit: float
-
-
-class Cancel(Command, frozen=True):
-    by: str | None = None
-    reason: str | None = None
-
-
-class Expire(Command, frozen=True):
-    pass
-
-
-class Replay(Command, frozen=True):
-    pass
-
-
-class Archive(Command, frozen=True):
-    pass
-
-
-class Unarchive(Command, frozen=True):
-    pass
-
-
-class Reason(StrEnum):
-    NOT_DUE = "it is not due yet"
-    PAST_EXPIRY = "it has expired"
-    WRONG_STATE = "its state does not allow that"
-    LEASE_LOST = "the lease belongs to someone else now"
-    LEASE_VALID = "its lease has not run out"
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    reason: Reason
-    detail: str
 
 
 def decide(task: Task, command: Command, *, now: datetime) -> Task | Rejected:
@@ -161,6 +102,8 @@ def _claim(task: Task, command: Claim, now: datetime) -> Task | Rejected:
         return task  # Claimed, and renewed since.
     if task.status is not Status.PENDING:
         return _wrong_state(task, "only a pending task can be claimed")
+    if task.waiting:
+        return Rejected(Reason.WAITING, f"task {task.id} waits for {plural(len(flow_of(task).waits_for), 'task')}")
     if task.expires_at is not None and task.expires_at <= now:
         return Rejected(Reason.PAST_EXPIRY, f"task {task.id} expired at {task.expires_at.isoformat()}")
     # A task that was due when it was written stays due for a reader whose estimate of the store's time lags.
@@ -176,6 +119,7 @@ def _claim(task: Task, command: Claim, now: datetime) -> Task | Rejected:
         attempt=task.attempt + 1,
         deliveries=task.deliveries + 1,
         lease_expires_at=now + timedelta(seconds=_lease_s(task, command.lease_s)),
+        on_failure=command.on_failure if task.on_failure is None else task.on_failure,
     )
 
 
@@ -291,6 +235,7 @@ def _replay(task: Task, command: Replay, now: datetime) -> Task | Rejected:
         command,
         now,
         Status.PENDING,
+        flow=None if task.flow is None else replayed(task.flow),
         available_at=now,
         retry_count=0,
         reschedule_count=0,
@@ -316,6 +261,69 @@ def _unarchive(task: Task, command: Unarchive, now: datetime) -> Task | Rejected
     return _change(task, command, now, status=task.archived_from or Status.FAILED, archived_from=None)
 
 
+def _follow_up(task: Task, command: FollowUp, now: datetime) -> Task:
+    if not task.follow_up_due or command.attempt != task.attempt:
+        return task  # Somebody else has recorded it, or the task was replayed.
+    return _change(task, command, now, followed_attempt=command.attempt)
+
+
+def _add_dependent(task: Task, command: AddDependent, now: datetime) -> Task | Rejected:
+    flow = flow_of(task)
+    if command.task_id in flow.dependents:
+        return task
+    if task.ended and not is_in_line(flow):
+        return _wrong_state(task, "it has ended, and notifies no more tasks")
+    if len(flow.dependents) >= DEPENDENTS_MAX:
+        return Rejected(Reason.TOO_MANY, f"task {task.id} has {DEPENDENTS_MAX:,} dependents, which is the most")
+    return _change(task, command, now, flow=with_dependent(flow, command.task_id))
+
+
+def _meet(task: Task, command: Meet, now: datetime) -> Task:
+    return _wait_for(task, command, now, without(flow_of(task), command.conditions))
+
+
+def _take_turn(task: Task, command: TakeTurn, now: datetime) -> Task:
+    flow = flow_of(task)
+    if flow.turn != command.turn or GROUP not in flow.waits_for:
+        return task  # It has its place.
+    return _wait_for(task, command, now, placed(flow, command.after))
+
+
+def _wait_for(task: Task, command: Command, now: datetime, flow: Flow) -> Task:
+    """Return the task with the conditions that are left; without any, it is ready."""
+    if flow == flow_of(task):
+        return task
+    if task.status is not Status.PENDING or flow.waits_for:
+        return _change(task, command, now, flow=flow)
+    # It has waited, but not for a worker: that it does from now on.
+    return _change(task, command, now, flow=flow, available_at=max(task.available_at, now))
+
+
+def _break(task: Task, command: Break, now: datetime) -> Task | Rejected:
+    flow = flow_of(task)
+    if not task.waiting or command.dependency not in flow.waits_for:
+        return _wrong_state(task, f"it does not wait for task {command.dependency}")
+    return _end_lease(
+        task,
+        command,
+        now,
+        Status.CANCELLED,
+        flow=replace(flow, broken_by=command.dependency),
+        cancel_requested=True,
+        cancelled_by=None,
+        cancel_reason=f"it depends on task {command.dependency}, which is {command.status}",
+    )
+
+
+def _revive(task: Task, command: Revive, now: datetime) -> Task | Rejected:
+    flow = flow_of(task)
+    if task.status is not Status.CANCELLED or flow.broken_by is None:
+        return _wrong_state(task, "only a task that was cancelled for a dependency can be revived")
+    waiting = replace(flow, broken_by=None)  # Its dependencies were not met, so it has no place in a group.
+    cancellation = {"cancel_requested": False, "cancelled_by": None, "cancel_reason": None}
+    return _end_lease(task, command, now, Status.PENDING, flow=waiting, **cancellation)
+
+
 _MOVES: dict[type[Command], Callable[[Task, Any, datetime], Task | Rejected]] = {
     Claim: _claim,
     Renew: _renew,
@@ -329,4 +337,10 @@ _MOVES: dict[type[Command], Callable[[Task, Any, datetime], Task | Rejected]] = 
     Replay: _replay,
     Archive: _archive,
     Unarchive: _unarchive,
+    FollowUp: _follow_up,
+    AddDependent: _add_dependent,
+    Meet: _meet,
+    Break: _break,
+    Revive: _revive,
+    TakeTurn: _take_turn,
 }

@@ -199,6 +199,6 @@ def blocks(owned: Iterable[str]) -> tuple[Block, ...]:
 def is_overdue(due: Due, for_s: float) -> bool:
     """Whether a hint has been due for longer than ``for_s``: its owner is busy, stuck or gone."""
     since = due.written_at.timestamp()
-    if keys.minute_of(due.written_at) < due.minute:
-        since = (due.minute + 1) * 60.0  # It was written ahead, for some instant in this minute.
+    if keys.minute_of(due.written_at) < due.due_minute:
+        since = (due.due_minute + 1) * 60.0  # It was written ahead, for some instant in this minute.
     return due.listed_at.timestamp() - since > for_s

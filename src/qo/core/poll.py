@@ -13,10 +13,12 @@ class Pace:
     max_s: float = 5.0
     current_s: float = 0.0
 
-    def after(self, *, found_work: bool) -> Pace:
+    def after(self, *, found_work: bool, max_s: float | None = None) -> Pace:
+        """``max_s``: the longest rest for now, if not that of the pace."""
         if found_work:
             return replace(self, current_s=0.0)
-        return replace(self, current_s=min(self.max_s, max(self.min_s, self.current_s * 2)))
+        longest_s = self.max_s if max_s is None else max_s
+        return replace(self, current_s=min(longest_s, max(self.min_s, self.current_s * 2)))
 
     def rest_s(self, unit: float) -> float:
         """The rest with ±10 % jitter, so that workers that started together drift apart."""

@@ -16,17 +16,20 @@ from qo.errors import UsageError
 
 QUEUES = "queues/"  # Below a store: the queues of runtimes.
 _ALL_QUEUES = f"{QUEUES}*/"
-_HINTS = (f"{keys.READY}*", f"{keys.LEASES}*")
+_HINTS = (f"{keys.READY}*", f"{keys.LEASES}*", f"{keys.WAITING}*")
+_REGISTERS = f"{keys.REGISTERS}*"  # Of groups, unique tasks and limits.
 _HELD = (f"{keys.TASKS}*", f"{keys.DATA}*")
+_CONTROL = "control/*"  # The board and the orders.
 # The objects that people view. Few patterns: a session policy repeats the bucket for each, and has a size limit.
 _VIEWABLE = (
     "queue*",  # queue.json, and the queues below.
     *_HELD,
-    *_HINTS,
-    f"{keys.WORKERS}*",
+    "re*",  # ready/ and registers/.
+    "w*",  # waiting/ and workers/.
+    f"{keys.LEASES}*",
     f"{keys.SCHEDULES}*",
     f"{keys.SHARD_LEASES}*",
-    "control/*",
+    _CONTROL,
 )
 
 READ, WRITE, DELETE, LIST = "s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket"
@@ -53,23 +56,35 @@ class Grant:
     keys: tuple[str, ...]  # Patterns below the queue.
 
 
+def _in_queues(*names: str) -> tuple[str, ...]:
+    """In the queues below."""
+    return tuple(f"{_ALL_QUEUES}{name}" for name in names)
+
+
 def _everywhere(names: Sequence[str]) -> tuple[str, ...]:
     """In the queue itself, and in those below."""
-    return (*names, *(f"{_ALL_QUEUES}{name}" for name in names))
+    return (*names, *_in_queues(*names))
 
 
 _SWEEP = (
-    Grant("ReadTasks", (READ,), (keys.QUEUE, f"{keys.TASKS}*", *_HINTS, keys.SWEEP)),
-    Grant("MoveTasks", (WRITE,), (f"{keys.TASKS}*", *_HINTS, keys.SWEEP)),
-    Grant("DropHints", (DELETE,), _HINTS),
+    Grant("ReadQueue", (READ,), (keys.QUEUE, keys.DESIRED)),
+    Grant("MoveTasks", (READ, WRITE), (f"{keys.TASKS}*", *_HINTS, keys.SWEEP, _REGISTERS, keys.BOARD)),
+    # Removed by version, a hint leaves no delete marker.
+    Grant("DropHints", (DELETE, "s3:DeleteObjectVersion"), _HINTS),
     Grant("ForgetWorkers", (READ, DELETE), (f"{keys.WORKERS}*",)),
-    Grant("ListQueue", (LIST,), (f"{keys.TASKS}*", *_HINTS, f"{keys.WORKERS}*", keys.QUEUE, keys.SWEEP)),
+    Grant(
+        "ListQueue",
+        (LIST,),
+        (f"{keys.TASKS}*", *_HINTS, f"{keys.WORKERS}*", keys.QUEUE, keys.SWEEP, _REGISTERS, _CONTROL),
+    ),
 )
 _SUBMIT = (
-    Grant("ReadQueue", (READ,), (keys.QUEUE, *_HELD)),
+    Grant("ReadQueue", (READ,), (keys.QUEUE, *_HELD, _REGISTERS, keys.BOARD)),
     Grant("CreateTasks", (WRITE,), (f"{keys.TASKS}*",)),
-    Grant("WriteBeside", (WRITE,), (f"{keys.READY}*", f"{keys.DATA}*")),
-    Grant("TellMissing", (LIST,), (keys.QUEUE, *_HELD)),
+    Grant(
+        "WriteBeside", (WRITE,), (f"{keys.READY}*", f"{keys.WAITING}*", f"{keys.DATA}*", _REGISTERS, keys.BOARD)
+    ),
+    Grant("TellMissing", (LIST,), (keys.QUEUE, *_HELD, _REGISTERS, keys.BOARD)),
 )
 GRANTS: Mapping[Role, tuple[Grant, ...]] = {
     Role.PRODUCER: _SUBMIT,
@@ -79,15 +94,13 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
         Grant("HoldData", (READ, WRITE), (f"{keys.DATA}*",)),
         Grant("ReportSelf", (WRITE,), (f"{keys.WORKERS}*",)),
         Grant("LeaseShards", (READ, WRITE), (f"{keys.SHARD_LEASES}*",)),
-        Grant("DropOwnHints", ("s3:DeleteObjectVersion",), (f"{keys.LEASES}*",)),
-        Grant("HearWishes", (READ,), (keys.DESIRED,)),
-        Grant("TellMissing", (LIST,), (f"{keys.DATA}*", f"{keys.SHARD_LEASES}*", keys.DESIRED)),
+        Grant("TellMissing", (LIST,), (f"{keys.DATA}*", f"{keys.SHARD_LEASES}*")),
     ),
     Role.DISPATCHER: (
-        Grant("ReadQueues", (READ,), (keys.QUEUE, f"{_ALL_QUEUES}{keys.QUEUE}", f"{_ALL_QUEUES}{keys.TASKS}*")),
-        Grant("OpenQueues", (WRITE,), (f"{_ALL_QUEUES}{keys.QUEUE}",)),
-        Grant("WakeWorkers", (WRITE,), (f"{_ALL_QUEUES}{keys.TASKS}*", f"{_ALL_QUEUES}{keys.READY}*")),
-        Grant("TellMissing", (LIST,), (f"{_ALL_QUEUES}{keys.QUEUE}", f"{_ALL_QUEUES}{keys.TASKS}*")),
+        Grant("ReadQueues", (READ,), (keys.QUEUE, *_in_queues(keys.QUEUE, f"{keys.TASKS}*", keys.BOARD))),
+        Grant("OpenQueues", (WRITE,), _in_queues(keys.QUEUE)),
+        Grant("WakeWorkers", (WRITE,), _in_queues(f"{keys.TASKS}*", f"{keys.READY}*", keys.BOARD)),
+        Grant("TellMissing", (LIST,), _in_queues(keys.QUEUE, f"{keys.TASKS}*", keys.BOARD)),
     ),
     Role.VIEWER: (
         Grant("ListQueue", (LIST, LIST_VERSIONS), _VIEWABLE),
@@ -96,11 +109,25 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
     Role.OPERATOR: (
         Grant("ListQueue", (LIST, LIST_VERSIONS), _VIEWABLE),
         Grant("ReadQueue", (READ, READ_VERSION), _VIEWABLE),
-        # What replay, archive and cancel write: a task, and the wish that tells workers of it. A task is never removed.
-        Grant("MoveTasks", (WRITE,), _everywhere((f"{keys.TASKS}*", keys.DESIRED))),
+        # What replay, archive and cancel write: a task, the wish that tells workers of it, a notice. It removes none.
+        Grant("MoveTasks", (WRITE,), _everywhere((f"{keys.TASKS}*", _CONTROL, _REGISTERS))),
         Grant("MoveHints", (WRITE, DELETE), _everywhere(_HINTS)),
     ),
 }
+# What the page writes for an operator: it posts no notices and changes no registers. Where names are long, the policy
+# has no room for the hints of waiting tasks: the sweeper writes those.
+PAGE_TASKS = Grant("MoveTasks", (WRITE,), _everywhere((f"{keys.TASKS}*", keys.DESIRED)))
+PAGE_HINTS = Grant("MoveHints", (WRITE, DELETE), _everywhere(_HINTS))
+PAGE_HINTS_SHORT = Grant("MoveHints", (WRITE, DELETE), _everywhere((f"{keys.READY}*", f"{keys.LEASES}*")))
+# What a producer needs to wake workers; all others that send wake-ups read the roster anyway.
+_PUSH = Grant("FindWorkers", (READ, LIST), (f"{keys.WORKERS}*",))
+# What the purger needs, in a monitor or in a worker. Nobody else removes tasks, and no operator does.
+_PURGE = (
+    Grant("PurgeTasks", (DELETE, "s3:DeleteObjectVersion"), _HELD),
+    Grant("SeeVersions", (LIST, LIST_VERSIONS), _HELD),
+    Grant("RememberPurge", (READ, WRITE, LIST), (keys.PURGE,)),
+)
+_PURGING = (Role.MONITOR, Role.WORKER)
 # What a worker of a runtime needs beside the queue of that runtime.
 _JOIN = Grant("JoinQueue", (READ, WRITE, LIST), (keys.QUEUE,))
 
@@ -149,20 +176,31 @@ def role_policy(
     runtime: str | None = None,
     data: Prefix | None = None,
     create_only: bool = False,
+    push: bool = False,
+    purge: bool = False,
     roles: Sequence[str] = (),
     functions: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the whole policy of a role.
 
-    ``runtime``: for the queue of that runtime. ``data``: where datasets are. ``roles``, ``functions``: ARNs that a
-    dispatcher assumes and calls. Raises UsageError for options that the role does not have.
+    ``purge``: it also removes tasks, as retention says. ``runtime``: for the queue of that runtime. ``data``: where
+    datasets are. ``roles``, ``functions``: ARNs that a dispatcher assumes and calls. Raises UsageError for options that
+    the role does not have.
     """
     if role is Role.DISPATCHER and runtime is not None:
         raise UsageError("a dispatcher serves the queues of all runtimes: leave out --runtime")
     if create_only and role is not Role.PRODUCER:
         raise UsageError(f"a {role} changes tasks that are there: --create-only is for producers")
+    if push and role is not Role.PRODUCER:
+        raise UsageError(f"a {role} needs no further rights to wake workers: --push is for producers")
+    if purge and role not in _PURGING:
+        raise UsageError(f"a {role} never removes tasks: --purge is for the roles {' and '.join(_PURGING)}")
     at = place if runtime is None else place.below(runtime)
     grants = statements(at, GRANTS[role], create_only=create_only)
+    if push:
+        grants += statements(at, [_PUSH])
+    if purge:
+        grants += statements(at, _PURGE)
     if role is Role.WORKER and runtime is not None:
         grants += statements(at, [_JOIN])
         grants += statements(place, [Grant("ReadProof", (READ,), (keys.QUEUE,))])

@@ -42,6 +42,25 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     jitter_percent: float = 0.25  # 0.25 spreads the delay over ±25 %.
 
 
+class OnDependencyFailure(StrEnum):
+    """What becomes of a waiting task when a task that it depends on ends without having completed."""
+
+    CANCEL = "cancel"
+    RUN = "run"  # It runs all the same.
+
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True):
+    """How a task is connected with others. The rules are in ``core.waits``."""
+
+    depends_on: tuple[str, ...] = ()  # The ids of the tasks that it depends on, in the order given.
+    on_dependency_failure: OnDependencyFailure = OnDependencyFailure.CANCEL
+    waits_for: tuple[str, ...] = ()  # The conditions that are not met yet. With any left, it cannot be claimed.
+    dependents: tuple[str, ...] = ()  # The ids of the tasks to look at when this one has ended.
+    broken_by: str | None = None  # The dependency for which it was cancelled.
+    group: str | None = None  # Tasks of one group run one at a time, in order.
+    turn: int = 0  # Which place in the group's line it has, or had: a replayed task gets in line again.
+
+
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     # Identity
     id: str
@@ -89,6 +108,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     # Failure
     last_error: str | None = None
     traceback: str | None = None
+    on_failure: str | None = None  # The type of the task that is submitted when this one fails for good.
+    followed_attempt: int = 0  # The attempt whose final failure has got that task.
 
     # Cancellation
     cancel_requested: bool = False
@@ -101,10 +122,23 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     archived_from: Status | None = None  # What unarchiving restores.
     progress: Any = None
     traceparent: str | None = None  # W3C trace context of the submitter.
+    flow: Flow | None = None  # None: it has nothing to do with other tasks.
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it is pending, and waits for other tasks."""
+        return self.flow is not None and bool(self.flow.waits_for) and self.status is Status.PENDING
 
     @property
     def ended(self) -> bool:
         return self.status in ENDED
+
+    @property
+    def follow_up_due(self) -> bool:
+        """Whether it has failed for good, and the task that ``on_failure`` names is not yet known to be submitted."""
+        if self.on_failure is None:
+            return False
+        return Status.FAILED in (self.status, self.archived_from) and self.followed_attempt < self.attempt
 
 
 preload(Task)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
+from qo.asgi.stopping import stop_on_signals
 from qo.config.settings import Settings
 from qo.dispatcher.auth.local_tokens import local_tokens
 from qo.dispatcher.auth.signing_keys import KeyRing
@@ -52,6 +51,7 @@ from qo.dispatcher.state.loop_names import LoopName
 from qo.dispatcher.state.upgrade import upgrade
 from qo.errors import ConfigError, Unavailable
 from qo.pipeline.registry import DEFAULT, Registry
+from qo.queue.connecting import connect
 from qo.store import private
 
 log = logging.getLogger(__name__)
@@ -270,7 +270,7 @@ async def run_dispatcher(
     stopped = stop or asyncio.Event()
     try:
         await asyncio.to_thread(upgrade, state)
-        with _signals(stopped):
+        with stop_on_signals(stopped):
             await _run(state, queues, settings, stopped, on_start, registry, functions)
     finally:
         await queues.close()
@@ -302,6 +302,7 @@ async def _run(
         return 0 if invoker is None else invoker.tick()
 
     dispatcher = Dispatcher(state, queues, settings, registry=registry, invoke=invoke)
+    served_queue = await connect(settings) if config.serve_queue else None
     context = Context(
         state=state,
         settings=settings,
@@ -313,6 +314,7 @@ async def _run(
         deployed=partial(dispatcher.nudge, DEPLOYED),
         troubles=dispatcher.trouble,
         families=dispatcher.metrics.families,
+        queue=served_queue,
     )
     running = asyncio.create_task(dispatcher.run(stopped))
     running.add_done_callback(lambda _: stopped.set())  # A dispatcher without loops must not serve.
@@ -325,30 +327,8 @@ async def _run(
         finally:
             if invoker is not None:
                 await asyncio.to_thread(invoker.close)
-
-
-@contextmanager
-def _signals(stopped: asyncio.Event) -> Generator[None]:
-    loop = asyncio.get_running_loop()
-    signals = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # Ignored under nohup.
-        signals.append(signal.SIGHUP)
-
-    def restore() -> None:
-        for number in signals:
-            loop.remove_signal_handler(number)
-
-    def stop() -> None:
-        log.info("stopping after the work that is under way; a second signal stops at once")
-        stopped.set()
-        restore()
-
-    for number in signals:
-        loop.add_signal_handler(number, stop)
-    try:
-        yield
-    finally:
-        restore()
+            if served_queue is not None:
+                await served_queue.close()
 
 
 def functions_of(settings: Settings) -> Functions:

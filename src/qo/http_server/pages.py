@@ -9,10 +9,11 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 
 from qo.http_server.listening import address_of
-from qo.http_server.messages import Head, Reply
+from qo.http_server.messages import Head, Reply, Request
 from qo.http_server.server import Limits, Server
 
 log = logging.getLogger(__name__)
@@ -26,23 +27,38 @@ TEXT = "text/plain; charset=utf-8"
 Page = Callable[[], Reply]
 
 
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A path that takes POST. ``admit`` sees the head before the body is read, and returns a refusal or None; then
+    ``answer`` gets the whole request. Both are called on the server's event loop, and must not block."""
+
+    admit: Callable[[Head], Reply | None]
+    answer: Callable[[Request], Reply]
+
+
 def page_reply(status: int, body: bytes, content_type: str = TEXT, **headers: str) -> Reply:
     """Return a reply that must not be cached."""
     return Reply(status, body, {"Content-Type": content_type, "Cache-Control": "no-store", **headers})
 
 
 class PageServer:
-    """Answers GET and HEAD by calling the page of the path, each call on a thread of its own.
+    """Answers GET and HEAD by calling the page of the path, each call on a thread of its own, and POST.
 
     A page that hangs therefore delays no other one. At most THREADS_MAX run at a time; a client that gets none within
     THREAD_WAIT_S is asked to come back. Each connection serves one request.
     """
 
     def __init__(
-        self, listening: socket.socket, pages: Mapping[str, Page], *, client_timeout_s: float = CLIENT_TIMEOUT_S
+        self,
+        listening: socket.socket,
+        pages: Mapping[str, Page],
+        *,
+        posts: Mapping[str, Post] | None = None,
+        client_timeout_s: float = CLIENT_TIMEOUT_S,
     ) -> None:
         self._listening = listening
         self._pages = pages
+        self._posts = dict(posts or {})
         self._limits = Limits(idle_s=client_timeout_s, step_s=client_timeout_s, keep_alive=False)
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
@@ -66,11 +82,19 @@ class PageServer:
             self._loop.close()
 
     async def _serve(self) -> None:
-        # Every request is answered from its head, so that no body is ever kept.
-        server = await Server.open(self._reply_to, self._listening, admit=self._reply_to, limits=self._limits)
+        server = await Server.open(self._answer_post, self._listening, admit=self._admit, limits=self._limits)
         await self._stopping.wait()
         await asyncio.sleep(LAST_READ_S)  # To close with something unread would reset the connection.
         await server.close()
+
+    async def _admit(self, head: Head) -> Reply | None:
+        """Every request is answered from its head, so that no body is kept, except for a POST that is admitted."""
+        if head.method == "POST" and (post := self._posts.get(head.path)) is not None:
+            return post.admit(head)
+        return await self._reply_to(head)
+
+    async def _answer_post(self, request: Request) -> Reply:
+        return self._posts[request.path].answer(request)
 
     async def _reply_to(self, head: Head) -> Reply:
         if head.method not in ("GET", "HEAD"):

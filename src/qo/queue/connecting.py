@@ -11,7 +11,10 @@ from typing import Any, Protocol, TypeVar
 
 from qo.config.origins import load
 from qo.config.settings import Settings
+from qo.errors import ConfigError
+from qo.queue.pusher import PushConfig
 from qo.queue.queue import Queue
+from qo.queue.sealer import open_sealer
 from qo.store.opening import open_ready
 
 T = TypeVar("T")
@@ -47,13 +50,28 @@ class connect:  # noqa: N801 - reads as the verb it is: `await qo.connect()` or 
 
 
 async def _open(settings: Settings) -> Queue:
+    sealer = open_sealer(settings.encryption)
     store, meter, manifest = await open_ready(settings)
     return Queue(
         store,
         prefix_len=manifest.shard_prefix_len,
         payload_threshold_bytes=settings.payload_threshold_bytes,
         meter=meter,
+        sealer=sealer,
+        push=_push_config(settings),
     )
+
+
+def _push_config(settings: Settings) -> PushConfig | None:
+    push = settings.push
+    if not push.enabled:
+        return None
+    if not push.tokens:
+        raise ConfigError(
+            f"push.enabled ({settings.origin('push.enabled')}) needs push.token, the secret that signs wake-ups: set "
+            "QO_PUSH_TOKEN for producers and workers, for example to the output of openssl rand -hex 32"
+        )
+    return PushConfig(push.tokens[-1], push.allowed)
 
 
 class Run(Protocol):

@@ -1,7 +1,7 @@
 """Orders to the workers (pause, drain, cancel), kept in one object in the bucket.
 
-Every worker reads it every few seconds, which costs one GET however many orders there are. It is changed only by
-compare-and-swap, so of two operators who act at once neither undoes the other's order.
+Its token stands on the board, which every worker reads every few seconds; the orders themselves are read when that
+changes. It is changed only by compare-and-swap, so of two operators who act at once neither undoes the other's order.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
 from qo.core import control, keys, wire
+from qo.core.board import show_orders
 from qo.core.control import WHOLE, Desired, Target
 from qo.errors import Contended, CorruptRecord, NotFound, QoError, UsageError
 from qo.queue import roster
@@ -48,7 +50,7 @@ async def read(store: ObjectStore) -> Desired:
 
     Raises CorruptRecord if it cannot be read; a worker should then keep to what it read before.
     """
-    return _decode(await store.get(keys.DESIRED))
+    return decode(await store.get(keys.DESIRED))
 
 
 async def change(queue: Queue, edit: Edit) -> Desired:
@@ -134,7 +136,7 @@ async def _change(queue: Queue, edit: Edit, *, afresh: bool = False) -> Change:
     for _ in range(WRITES_MAX):
         unreadable = False
         try:
-            before = _decode(stored)
+            before = decode(stored)
         except CorruptRecord:
             if not afresh:
                 raise
@@ -146,6 +148,7 @@ async def _change(queue: Queue, edit: Edit, *, afresh: bool = False) -> Change:
         after = replace(after, token=ambient.token(), updated_at=now)
         wrote = await _write(queue, after, None if stored is None else stored.etag)
         if isinstance(wrote, PutResult):
+            await queue.board.edit(partial(show_orders, token=after.token))
             return Change(before, after)
         stored = wrote.current
         await asyncio.sleep(rest_s * ambient.unit())
@@ -182,7 +185,8 @@ async def _find_worker(store: ObjectStore, worker_id: str) -> roster.WorkerInfo:
     raise NotFound(f"there is no worker {worker_id} in this queue; {hint}")
 
 
-def _decode(stored: Stored | None) -> Desired:
+def decode(stored: Stored | None) -> Desired:
+    """Read the desired state. Raises CorruptRecord."""
     if stored is None:
         return Desired()
     try:

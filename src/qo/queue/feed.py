@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from qo.core import keys, wire
+from qo.core.cost_model import LOOK_ANYWAY_EVERY_S, SCAN_EVERY_S
 from qo.core.discovery import Due, IndexMode, Verdict
 from qo.core.ownership import is_overdue, unit_of, units
 from qo.core.shard import chosen_shards
@@ -16,15 +17,18 @@ from qo.core.task import Status
 from qo.errors import CorruptRecord
 from qo.queue.deferred_tasks import DeferredTasks, Judge
 from qo.queue.index import Walk
+from qo.queue.notice_reader import NoticeReader
 from qo.queue.queue import Queue
 from qo.queue.scan import Scan
 from qo.store.port import Entry
 
 log = logging.getLogger(__name__)
 
-HYBRID_SCAN_EVERY_S = 60.0
 DEFERRED_MAX = 50_000
 FRESH_FOR_S = 5.0
+PUSHED_MAX = 1_000
+PUSHED = "pushed"  # In place of the ETag of a hint, which a wake-up does not name.
+PUSHED_FOR_S = 2.0  # A wake-up for the same task within that time is a repeated one.
 # Long, because a backlog of types that this worker does not handle is read again after this time.
 TAKEN_FOR_S = 600.0
 WALK_REST_PER_PAGE_S, WALK_REST_MAX_S = 0.25, 15.0
@@ -43,8 +47,10 @@ class Feed:
         ready_page_size: int = 100,
         log_scan_page_size: int = 50,
         judge: Judge = lambda task_type, ahead: Verdict.TAKE,
+        notices: NoticeReader | None = None,
     ) -> None:
-        """``judge`` decides whether this worker takes tasks of a type, once the type is known."""
+        """``judge`` decides whether this worker takes tasks of a type, once the type is known. With ``notices``, the
+        index is listed only if there is a reason to; without, at every poll."""
         self._queue = queue
         self._monotonic = queue.ambient.monotonic
         self.mode = mode
@@ -54,9 +60,12 @@ class Feed:
         owned = chosen_shards(shards, queue.prefix_len)
         self._walk = Walk(queue.store, keys.READY, owned, ready_page_size, queue.ambient)
         self._scan = Scan(queue.store, owned, log_scan_page_size)
-        self._scan_at = self._monotonic() + HYBRID_SCAN_EVERY_S
+        self._scan_at = self._monotonic() + SCAN_EVERY_S
         self._candidates: deque[Due] = deque()
         self._listed_at = 0.0
+        self._pushed: deque[tuple[float, str]] = deque(
+            maxlen=PUSHED_MAX
+        )  # Tasks of wake-ups, and when those came.
         self._late: deque[Due] = deque()  # Overdue tasks in units that other workers own.
         self.looks = 0  # How often the store was listed, and when last.
         self.depth = 0  # How many candidates that listing returned.
@@ -73,6 +82,13 @@ class Feed:
         self._deferred_tasks = DeferredTasks(judge)
         self._withheld = 0  # Candidates of the last listing that lacked room for their type.
         self._walk_at = float("-inf")  # The index is not walked again before this time.
+        self._notices = notices
+        self._shards = frozenset(owned) if shards else None
+        self.has_listed = True  # Whether the last candidates come from a listing: then there probably are more.
+        self._owes_look = True  # Whether there was a reason to list, and no listing has succeeded since.
+        self._listing_has_withheld = False
+        self._took_planned = False  # Whether the last candidates were planned ones, without a request.
+        self._fallback_look_s = LOOK_ANYWAY_EVERY_S * (0.9 + 0.2 * queue.ambient.unit())
 
     def prefer(self, rank: int, workers: int) -> None:
         """Start with the share of worker number ``rank`` of ``workers``, so that fewer claims collide."""
@@ -94,10 +110,30 @@ class Feed:
         """Take these tasks next: their owners are late with them."""
         self._late = deque(late)
 
+    def push(self, task_ids: Iterable[str]) -> None:
+        """Take these tasks next, unless that takes too long: a wake-up has named them."""
+        now = self._monotonic()
+        self._pushed.extend((now, task_id) for task_id in task_ids)
+
+    async def take_pushed(self, count: int) -> list[Due]:
+        """Return up to ``count`` tasks that wake-ups have named, without a request to the store."""
+        tasks: list[Due] = []
+        if not self._pushed:
+            return tasks
+        store_now = await self._queue.store.now()
+        while self._pushed and len(tasks) < count:
+            pushed_at, task_id = self._pushed.popleft()
+            minute = keys.minute_of(store_now)
+            due = Due(task_id, "", PUSHED, minute, store_now, store_now, minute)
+            if self._monotonic() - pushed_at <= FRESH_FOR_S and self._usable(due):
+                self.defer(due, PUSHED_FOR_S, expect_gone=True)
+                tasks.append(due)
+        return tasks
+
     @property
     def has_offers(self) -> bool:
         """Whether there are tasks to take without a listing."""
-        return bool(self._late)
+        return bool(self._late or self._pushed)
 
     def wants(self, due: Due) -> bool:
         """Whether a hint would be taken if it were found in this worker's units."""
@@ -111,15 +147,40 @@ class Feed:
             ended = True
         return ended
 
+    @property
+    def rest_max_s(self) -> float | None:
+        """The longest rest between polls that the number of workers allows; None: it does not matter."""
+        return None if self._notices is None else self._notices.rest_max_s
+
+    def next_due_s(self) -> float:
+        """Return the seconds until a task is due that this worker is to try."""
+        return float("inf") if self._notices is None else self._notices.next_due_s()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are candidates left that can be taken without a request."""
+        return bool(self._candidates)
+
+    def mark_claimed(self, due: Due) -> None:
+        """Learn from a claim that succeeded: if the task was an old one, there are probably more."""
+        if self._notices is not None:
+            self._notices.mark_claimed(due.task_id)
+
     async def take(self, count: int) -> list[Due]:
         """Return up to ``count`` candidates, each only once until its deferral ends. If none, rest and ask again."""
         if self._monotonic() - self._listed_at > FRESH_FOR_S:
+            if self._candidates and self._notices is not None:
+                self._notices.has_backlog = True
             self._candidates.clear()  # Others have taken most of these by now.
         tasks = self._deferred_tasks.take(count)
         for due in tasks:
             self._hand_out(due)
-        if not tasks and not self._candidates and not self._late and self._monotonic() >= self._walk_at:
-            await self._look()
+        tasks += await self.take_pushed(count - len(tasks))
+        if not tasks and not self._candidates and not self._late:
+            if self._notices is not None:
+                await self._look_or_read(self._notices)
+            elif self._monotonic() >= self._walk_at:
+                await self._look()
         while (self._late or self._candidates) and len(tasks) < count:
             due = self._late.popleft() if self._late else self._candidates.popleft()
             if self._usable(due):
@@ -128,16 +189,64 @@ class Feed:
         return tasks
 
     def _hand_out(self, due: Due) -> None:
-        """Defer a task that is handed out, and remember its hint, so that exactly this version of it is removed."""
+        """Defer a task that is handed out."""
         self.defer(due, TAKEN_FOR_S)
-        if due.key:
-            self._queue.hints.learn(due.key, due.etag)
 
-    async def _look(self) -> None:
+    async def _look_or_read(self, notices: NoticeReader) -> None:
+        """Find candidates without a request if some are known, else on the board, else in the index."""
+        planned = [due for due in notices.take_agenda() if self._is_ours(due)]
+        may_walk = self._monotonic() >= self._walk_at
+        self._owes_look = self._must_look(notices)
+        try:
+            if may_walk and (self._owes_look or self._is_scan_due()):
+                if not notices.is_reliable:
+                    await notices.read()  # Before the listing, so that none is missed in between.
+                await self._look(scan_only=not self._owes_look)
+            elif not await self._follow_notices(notices, planned):
+                self._owes_look = True
+                if may_walk:
+                    await self._look()
+        finally:
+            # Last: what this process submits itself must not keep older tasks waiting.
+            self._candidates.extend(planned)
+
+    async def _follow_notices(self, notices: NoticeReader, planned: list[Due]) -> bool:
+        """Find candidates without listing. Return False if the index must be listed."""
+        self._withheld, self._listed_at, self.has_listed = 0, self._monotonic(), False
+        if self._took_planned or not any(self._usable(due) for due in planned):
+            self._took_planned = False
+            tasks = await notices.read()
+            self._candidates.extend(due for due in tasks or () if self._is_ours(due) and self._usable(due))
+            return tasks is not None
+        self._took_planned = True  # The next time, the board is read as well.
+        return True
+
+    def _is_ours(self, due: Due) -> bool:
+        return self._shards is None or due.task_id[: self._queue.prefix_len] in self._shards
+
+    def _must_look(self, notices: NoticeReader) -> bool:
+        """Whether there is a reason to list the index, whatever the board says."""
+        return (
+            self._owes_look
+            or self.fruitful_at >= self.looked_at  # Where there was something, there may be more.
+            or self._listing_has_withheld  # There may be room for it now.
+            or notices.has_backlog
+            or self._monotonic() - self.looked_at >= self._fallback_look_s
+        )
+
+    def _is_scan_due(self) -> bool:
+        """Whether to look for tasks without hints, too. Where there is a lookout, only that one does."""
+        is_mine = self._notices is None or self._notices.on_duty()
+        return self.mode is IndexMode.HYBRID and is_mine and self._monotonic() >= self._scan_at
+
+    async def _look(self, *, scan_only: bool = False) -> None:
         self.looks += 1
         self.looked_at = self._monotonic()
         self._withheld = 0
-        self._candidates.extend(await self._refill())
+        self._candidates.extend(await self._refill(scan_only))
+        self._owes_look, self.has_listed, self._listing_has_withheld = False, True, self._withheld > 0
+        if self._notices is not None:
+            self._notices.has_backlog = False
         self.depth = len(self._candidates)
         self._listed_at = self._monotonic()
         if self._candidates:
@@ -180,8 +289,11 @@ class Feed:
             self._deferred = {hint: until for hint, until in self._deferred.items() if until > now}
             self._deferred_max = max(DEFERRED_MAX, 2 * len(self._deferred))
         self._deferred[due.task_id, due.etag] = now + for_s
-        if self._units is not None and for_s <= SHORT_S and not expect_gone:
-            heapq.heappush(self._again, now + for_s)
+        if for_s <= SHORT_S and not expect_gone:
+            if self._units is not None:
+                heapq.heappush(self._again, now + for_s)
+            elif self._notices is not None:
+                self._notices.plan(due, for_s)
 
     def _usable(self, due: Due) -> bool:
         """Whether to claim a task. Asked when it is listed and again when it is taken, since units change owners."""
@@ -200,13 +312,13 @@ class Feed:
         shard = due.key.split("/", 2)[1] if due.key else due.task_id[: self._queue.prefix_len]
         return unit_of(shard) in self._units
 
-    async def _refill(self) -> Sequence[Due]:
+    async def _refill(self, scan_only: bool) -> Sequence[Due]:
         if self.mode is not IndexMode.LOG_SCAN:
-            tasks = await self._walk.due(self._usable)
+            tasks = [] if scan_only else await self._walk.due(self._usable)
             self._listing_is_empty = not tasks
-            if tasks or self.mode is IndexMode.INDEX_ONLY or self._monotonic() < self._scan_at:
+            if tasks or not self._is_scan_due():
                 return self._shuffle(tasks)
-            self._scan_at = self._monotonic() + HYBRID_SCAN_EVERY_S
+            self._scan_at = self._monotonic() + SCAN_EVERY_S
         return await self._scan_page()
 
     def _shuffle(self, tasks: list[Due]) -> list[Due]:
@@ -241,6 +353,7 @@ class Feed:
         if task.ended:
             self._scan.settle(entry)
         now = await self._queue.store.now()
-        if task.status is not Status.PENDING or task.available_at > now:
+        if task.status is not Status.PENDING or task.waiting or task.available_at > now:
             return None
-        return Due(task.id, "", task.token, keys.minute_of(task.available_at), now, entry.modified)
+        minute = keys.minute_of(task.available_at)
+        return Due(task.id, "", task.token, keys.ready_minute(task), now, entry.modified, minute)

@@ -1,4 +1,4 @@
-"""The index keys under ``ready/`` and ``leases/``: written at once, removed in batches.
+"""The index keys under ``ready/`` and ``leases/``: written at once, removed a little later, together.
 
 They are hints: the task object is the truth, so a hint that cannot be written is logged and left to the sweeper. The
 old hint of a task is dropped only after its new one is written, so that a process which dies in between leaves a key
@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
+from contextlib import suppress
 
-from qo.core import keys
-from qo.core.pricing import DELETE_EVERY_S
+from qo.core.cost_model import DELETE_EVERY_S, DELETE_ONE_BY_ONE_MAX
 from qo.errors import ConcurrentWrite, PreconditionFailed, StoreError
 from qo.store.port import DELETE_LIMIT_MAX, Deletion, ObjectStore, PutResult
 
@@ -20,54 +20,40 @@ log = logging.getLogger(__name__)
 
 FLUSH_AT = 100
 LATE_S = 0.5
-EXACT_MAX = 200_000
+
+
+def exactly(key: str, result: PutResult) -> Deletion:
+    """Return how to remove exactly the hint that was written. By version, it leaves no delete marker."""
+    return Deletion(key, result.version, None if result.version is not None else result.etag)
 
 
 class Hints:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._pending: dict[tuple[str, str | None], Deletion] = {}  # To be removed soon, by key and version.
-        self._exact: dict[str, Deletion] = {}  # How to remove exactly the version of a hint that we wrote or saw.
         self._leaving: dict[str, asyncio.Task[None]] = {}  # Keys whose removal is under way, in whatever version.
         self._flushes: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def learn(self, key: str, etag: str) -> None:
-        """Remember the ETag of a listed hint, so that dropping it spares what others write under the same key."""
-        if len(self._exact) > EXACT_MAX:
-            self._exact.clear()
-        self._exact[key] = Deletion(key, etag=etag)
-
-    async def add(self, key: str, token: str) -> bool:
+    async def add(self, key: str, token: str) -> PutResult | None:
         """Write a hint. Its body is the token of the task's write, so that exactly this hint can be removed.
 
-        Return False if that failed: the task's old hint must then stay.
+        Return None if that failed: the task's old hint must then stay.
         """
         # A quick retry has the same minute and so the same key. The removal of the old hint could hit the new one
         # unless it names a version: not every server checks the ETag when it removes many.
         while (leaving := self._leaving.get(key)) is not None:
             await asyncio.wait({leaving})  # Otherwise the removal could overtake this write.
         self._pending.pop((key, None), None)
-        return await self._finish_adding(key, self._store.put(key, token.encode()))
-
-    def start_adding(self, key: str, token: str) -> Awaitable[bool]:
-        """Start writing a hint. Await the result for what ``add`` returns."""
-        if key in self._leaving:
-            return asyncio.ensure_future(self.add(key, token))
-        self._pending.pop((key, None), None)
-        return self._finish_adding(key, asyncio.ensure_future(self._store.put(key, token.encode())))
-
-    async def _finish_adding(self, key: str, write: Awaitable[PutResult]) -> bool:
         try:
-            result = await write
+            return await self._store.put(key, token.encode())
         except StoreError as error:
             log.warning("could not write the index key %s: %s; the sweeper will", key, error)
-            return False
-        if key.startswith(keys.LEASES):
-            # The claimer also drops it. Removed by version, it leaves no delete marker.
-            by_version = result.version is not None
-            self._exact[key] = Deletion(key, result.version, None if by_version else result.etag)
-        return True
+            return None
+
+    def start_adding(self, key: str, token: str) -> Awaitable[PutResult | None]:
+        """Start writing a hint. Await the result for what ``add`` returns."""
+        return asyncio.ensure_future(self.add(key, token))
 
     async def restore(self, key: str, token: str) -> bool:
         """Write a hint that is missing. Return False if somebody else has written it meanwhile."""
@@ -77,10 +63,9 @@ class Hints:
             return False
         return True
 
-    def drop(self, key: str) -> None:
+    def drop(self, hint: Deletion) -> None:
         """Remove a hint soon, together with others."""
-        deletion = self._exact.pop(key, None) or Deletion(key)
-        self._pending[key, deletion.version] = deletion
+        self._pending[hint.key, hint.version] = hint
         if len(self._pending) >= FLUSH_AT:
             self._start_flush()
         elif self._timer is None:
@@ -122,7 +107,13 @@ class Hints:
 
     async def _remove(self, batch: list[Deletion]) -> None:
         try:
-            await self._store.delete_many(batch)
+            if len(batch) > DELETE_ONE_BY_ONE_MAX:
+                await self._store.delete_many(batch)
+            else:
+                answers = await asyncio.gather(*map(self._remove_one, batch), return_exceptions=True)
+                for error in answers:
+                    if error is not None:
+                        raise error
         except StoreError as error:
             log.debug("could not remove %d index keys: %s; the sweeper will", len(batch), error)
         finally:
@@ -131,3 +122,7 @@ class Hints:
                 if self._leaving.get(deletion.key) is me:
                     del self._leaving[deletion.key]
             self._flushes.discard(me)  # type: ignore[arg-type]
+
+    async def _remove_one(self, hint: Deletion) -> None:
+        with suppress(PreconditionFailed):
+            await self._store.delete(hint.key, if_match=hint.etag, version=hint.version)

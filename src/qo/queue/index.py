@@ -3,7 +3,8 @@
 While everything fits one page, one LIST over all shards is enough: that is the cost of an idle poll. Beyond that, the
 shards are visited in sixteen segments (by their first hex character) in turn. A visit starts at the head, where the
 oldest keys are. It skips the rest of a shard at the first key that is not due, since all later ones are not due
-either, and it continues past keys that are not usable, so that no task behind them starves.
+either, and it continues past keys that are not usable, so that no task behind them starves. Urgent tasks that are not
+due yet stand before others; those of one place and one due minute are skipped together.
 
 Workers that know of each other start with different segments (``prefer``). They do not own them: a worker that finds
 nothing in its own segments looks at all others, and now and then every worker does, since the workers of a segment may
@@ -105,7 +106,7 @@ class Walk:
             key_count += len(page.entries)
             tasks = self._usable_tasks(page, now, usable)
             if page.truncated:
-                after = _next_start(page, keys.minute_of(now), self._prefix)
+                after = keys.next_start(self._prefix, page.entries[-1].key, keys.minute_of(now))
             if tasks:
                 shard = _only_shard(page)
                 if page.truncated and shard is None:
@@ -132,15 +133,6 @@ class Walk:
     def _usable_tasks(self, page: Page, now: datetime, usable: Usable) -> list[Due]:
         tasks = due_entries(page.entries, now=now, shards=self._owned)
         return [due for due in tasks if usable(due)]
-
-
-def _next_start(page: Page, minute: int, prefix: str) -> str:
-    """Return where the next page starts: after this one, or after its last shard if the rest of that is not due."""
-    last = page.entries[-1].key
-    parsed = keys.parse_index(last)
-    if parsed is not None and parsed.minute > minute:
-        return f"{prefix}{parsed.shard}/{keys.AFTER_ALL}"
-    return last
 
 
 def _only_shard(page: Page) -> str | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from qo.core import keys, wire
 from qo.core.shard import validate_shards
@@ -17,59 +19,200 @@ from qo.store.port import LIST_LIMIT_MAX, Entry, ObjectStore
 log = logging.getLogger(__name__)
 
 READS_AT_ONCE = 32
+YOUNG_MAX = (
+    1000  # Ready hints that are searched for tasks that run already. In a longer backlog, some are not found.
+)
 # Stores round the time of a change down to the second, and a task's own time is a guess at the store's clock.
 ROUNDING = timedelta(seconds=2)
+SCAN_MAX = 100_000  # Keys that `qo list` looks at: a hundred LISTs.
+SCANNED_PER_READ = 10
+_HEX = "0123456789abcdef"
+INDEXES = {Status.PENDING: (keys.READY, keys.WAITING), Status.RUNNING: (keys.LEASES,)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    status: Status | None = None
+    """Which tasks are meant; all conditions must hold."""
+
+    status: Status | None = None  # None: any but archived.
     task_type: str | None = None
     shard: str | None = None
     since: datetime | None = None  # Changed at or after.
+    before: datetime | None = None  # Last changed before.
+    error: str | None = None  # Part of the last error.
 
     def admits(self, task: Task) -> bool:
         return (
             (task.status is self.status if self.status is not None else task.status is not Status.ARCHIVED)
             and (self.task_type is None or task.task_type == self.task_type)
             and (self.since is None or task.updated_at >= self.since)
+            and (self.before is None or task.updated_at < self.before)
+            and (self.error is None or self.error in (task.last_error or ""))
+        )
+
+    def may_admit(self, modified: datetime) -> bool:
+        """Whether a task whose object changed at this time has to be read."""
+        return (self.since is None or modified >= self.since - ROUNDING) and (
+            self.before is None or modified < self.before + ROUNDING
         )
 
 
-async def find(store: ObjectStore, prefix_len: int, criteria: Filter, limit: int) -> list[Task]:
-    """Return up to ``limit`` tasks that match, last changed first. Stops reading once it has enough."""
+def _identity(task: Task) -> Task:
+    return task
+
+
+class FoundTasks(NamedTuple):
+    tasks: list[Task]  # Last changed first.
+    complete: bool  # False: there are more keys than were looked at, so that newer tasks may be missing.
+
+
+async def find(
+    store: ObjectStore,
+    prefix_len: int,
+    criteria: Filter,
+    limit: int,
+    *,
+    scan_max: int | None = None,
+    reveal: Callable[[Task], Task] = _identity,
+) -> FoundTasks:
+    """Return up to ``limit`` tasks that match, last changed first. Stops reading once it has enough.
+
+    ``scan_max``: list at most about so many keys, and read at most a tenth as many tasks. Beyond that, an evenly spread
+    part of all tasks is looked at, and those that the indexes know.
+    """
     if limit < 1:
         raise UsageError(f"the limit must be at least 1, not {limit}")
     if criteria.shard is not None:
         validate_shards((criteria.shard,), prefix_len)
+    task_keys, complete = await _dated_keys(store, criteria, scan_max)
+    reads_max = len(task_keys) if scan_max is None else max(limit, scan_max // SCANNED_PER_READ)
     matches: dict[str, Task] = {}  # By id: a stale hint beside a fresh one leads to the same task twice.
-    async for batch in _task_keys(store, criteria):
-        tasks = await gather_cancellable(_read(store, key) for key in batch)
-        matches.update({task.id: task for task in tasks if task is not None and criteria.admits(task)})
+    for start in range(0, min(len(task_keys), reads_max), READS_AT_ONCE):
+        tasks = await read_matching(store, criteria, task_keys[start : start + READS_AT_ONCE], reveal)
+        matches.update({task.id: task for task in tasks})
         if len(matches) >= limit:
             break
-    return sorted(matches.values(), key=lambda task: task.updated_at, reverse=True)[:limit]
+    else:
+        complete = complete and len(task_keys) <= reads_max
+    tasks = sorted(matches.values(), key=lambda task: task.updated_at, reverse=True)[:limit]
+    return FoundTasks(tasks, complete)
 
 
-async def _task_keys(store: ObjectStore, criteria: Filter) -> AsyncIterator[list[str]]:
-    """Yield the keys of tasks that may match, in batches, last changed first.
+async def _dated_keys(store: ObjectStore, criteria: Filter, scan_max: int | None) -> tuple[list[str], bool]:
+    """Return the keys of tasks that may match, last changed first, and whether these are all."""
+    dated, complete = await dated_keys(store, criteria, scan_max)
+    task_keys = (task_key for _, key in dated if (task_key := task_key_of(key)) is not None)
+    return list(dict.fromkeys(task_keys)), complete
+
+
+async def dated_keys(
+    store: ObjectStore, criteria: Filter, scan_max: int | None
+) -> tuple[list[tuple[datetime, str]], bool]:
+    """Return the listed keys of tasks that may match, with the time of their change, last changed first; and whether
+    these are all.
 
     The listing has the time of each change, so that only as many tasks are read as needed. Active tasks are found
     through their index.
     """
-    index = {Status.PENDING: keys.READY, Status.RUNNING: keys.LEASES}.get(criteria.status or Status.ARCHIVED)
-    prefix = (index or keys.TASKS) + (f"{criteria.shard}/" if criteria.shard is not None else "")
-    oldest = None if index or criteria.since is None else criteria.since - ROUNDING
-    dated: list[tuple[datetime, str]] = []
-    async for entries in pages(store, prefix):
-        dated += [(e.modified, e.key) for e in entries if oldest is None or e.modified >= oldest]
+    indexes = INDEXES.get(criteria.status or Status.ARCHIVED)
+    entries, complete = list[Entry](), True
+    for prefix in indexes or (keys.TASKS,):
+        listed, is_whole = await _entries(store, prefix, criteria, scan_max)
+        entries, complete = entries + listed, complete and is_whole
+    if not complete and criteria.status is None:
+        for prefix in (prefix for prefixes in INDEXES.values() for prefix in prefixes):
+            entries += (await store.list(_prefix(prefix, criteria), limit=LIST_LIMIT_MAX)).entries
+    # Hints keep the time at which they were written, which may be long before the last renewal.
+    dated = [(e.modified, e.key) for e in entries if indexes is not None or criteria.may_admit(e.modified)]
+    if criteria.status is Status.RUNNING:
+        dated += await _first_ready(store, criteria.shard)
     dated.sort(reverse=True)
-    task_keys = [key for _, key in dated]
-    if index is not None:
-        parsed = [keys.parse_index(key) for key in task_keys]
-        task_keys = [keys.task(p.shard, p.task_id) for p in parsed if p is not None]
-    for start in range(0, len(task_keys), READS_AT_ONCE):
-        yield task_keys[start : start + READS_AT_ONCE]
+    return dated, complete
+
+
+async def _entries(
+    store: ObjectStore, prefix: str, criteria: Filter, scan_max: int | None
+) -> tuple[list[Entry], bool]:
+    """Return the entries under the prefix, up to about ``scan_max``, and whether these are all."""
+    page = await store.list(_prefix(prefix, criteria), limit=LIST_LIMIT_MAX)
+    if not page.truncated:
+        return list(page.entries), True
+    prefixes = _split(prefix, criteria)
+    quota = None if scan_max is None else max(1, scan_max // len(prefixes))
+    parts = await gather_cancellable(_part(store, each, quota) for each in prefixes)
+    return [entry for entries, _ in parts for entry in entries], all(whole for _, whole in parts)
+
+
+def _split(prefix: str, criteria: Filter) -> list[str]:
+    """Return prefixes of about equal size that cover the given one: ids are random, and a shard is how they begin."""
+    if criteria.shard is None:
+        return [f"{prefix}{character}" for character in _HEX]
+    within = _prefix(prefix, criteria)
+    return [f"{within}{criteria.shard}{character}" for character in _HEX] if prefix == keys.TASKS else [within]
+
+
+async def _part(store: ObjectStore, prefix: str, quota: int | None) -> tuple[list[Entry], bool]:
+    entries: list[Entry] = []
+    after, truncated = "", True
+    while truncated and (quota is None or len(entries) < quota):
+        limit = LIST_LIMIT_MAX if quota is None else min(LIST_LIMIT_MAX, quota - len(entries))
+        page = await store.list(prefix, start_after=after, limit=limit)
+        entries += page.entries
+        after, truncated = (entries[-1].key if entries else ""), page.truncated
+    return entries, not truncated
+
+
+def _prefix(prefix: str, criteria: Filter) -> str:
+    return prefix + (f"{criteria.shard}/" if criteria.shard is not None else "")
+
+
+def task_key_of(key: str) -> str | None:
+    """Return the key of the task that a listed key belongs to; None if it is foreign."""
+    if key.startswith(keys.TASKS):
+        return key
+    parsed = keys.parse_index(key)
+    return None if parsed is None else keys.task(parsed.shard, parsed.task_id)
+
+
+async def task_pages(
+    store: ObjectStore, criteria: Filter, prefix: str, after: str, size: int
+) -> AsyncIterator[list[tuple[str, str]]]:
+    """Yield the keys of tasks that may match in batches, in key order, each with the key that it was listed by."""
+    async for entries in pages(store, _prefix(prefix, criteria), after):
+        listed = [
+            (entry.key, task_key)
+            for entry in entries
+            if (prefix != keys.TASKS or criteria.may_admit(entry.modified))
+            and (task_key := task_key_of(entry.key)) is not None
+        ]
+        for start in range(0, len(listed), size):
+            yield listed[start : start + size]
+
+
+async def read_matching(
+    store: ObjectStore, criteria: Filter, task_keys: Sequence[str], reveal: Callable[[Task], Task] = _identity
+) -> list[Task]:
+    """Read these tasks and return those that match. ``reveal`` decrypts a task before it is compared."""
+    tasks = [
+        each for each in await gather_cancellable(read_task(store, key) for key in task_keys) if each is not None
+    ]
+    return [task for task in map(reveal, tasks) if criteria.admits(task)]
+
+
+async def _first_ready(store: ObjectStore, shard: str | None) -> list[tuple[datetime, str]]:
+    """Return the first due ready hints, with when they were written: attempts that have just begun have no lease hint
+    yet."""
+    now, prefix = await store.now(), keys.READY + (f"{shard}/" if shard is not None else "")
+    first: list[tuple[int, datetime, str]] = []
+    async for entries in pages(store, prefix):
+        parsed = [(keys.parse_index(entry.key), entry) for entry in entries]
+        due = [
+            (p.minute, e.modified, e.key)
+            for p, e in parsed
+            if p is not None and p.due_minute <= keys.minute_of(now)
+        ]
+        first = heapq.nsmallest(YOUNG_MAX, [*first, *due])
+    return [(modified, key) for _, modified, key in first]
 
 
 async def pages(store: ObjectStore, prefix: str, after: str = "") -> AsyncIterator[Sequence[Entry]]:
@@ -83,7 +226,7 @@ async def pages(store: ObjectStore, prefix: str, after: str = "") -> AsyncIterat
         after = page.entries[-1].key
 
 
-async def _read(store: ObjectStore, key: str) -> Task | None:
+async def read_task(store: ObjectStore, key: str) -> Task | None:
     stored = await store.get(key)
     try:
         return None if stored is None else wire.decode_task(stored.body, key)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from qo.ambient import Ambient
-from qo.core import retry, wire
-from qo.core.shard import shard_of
-from qo.core.task import PRIORITY_MAX, RetryPolicy, Task
+from qo.core import retry, uniqueness, wire
+from qo.core.shard import shard_of, validate_task_id
+from qo.core.task import PRIORITY_MAX, Flow, OnDependencyFailure, RetryPolicy, Task
+from qo.core.uniqueness import Unique
+from qo.core.waits import DEPENDENCIES_MAX, GROUP
 from qo.errors import UsageError
 from qo.telemetry.trace import current_traceparent
 
@@ -33,8 +36,15 @@ class Options:
     max_retries: int = 3
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     max_reschedules: int | None = None
+    on_failure: str | None = None  # The task type to submit if this task fails for good.
     max_deliveries: int = 5  # Workers in a row that may die while running it, before it fails.
     priority: int = 0
+    depends_on: Sequence[str] = ()  # Ids of tasks: it waits until all of them have ended.
+    on_dependency_failure: str = (
+        OnDependencyFailure.CANCEL
+    )  # If one did not complete: "cancel", or "run" all the same.
+    group: str | None = None  # Tasks of one group run one at a time, in the order in which they were submitted.
+    unique: Unique | None = None  # Not submitted while another one stands for it.
     schedule: str | None = None
     traceparent: str | None = None
 
@@ -46,7 +56,9 @@ class NewTask:
     options: Options = field(default_factory=Options)
 
 
-def build(new: NewTask, *, now: datetime, prefix_len: int, ambient: Ambient) -> Task:
+def build(
+    new: NewTask, *, now: datetime, prefix_len: int, ambient: Ambient, dependents: Sequence[str] = ()
+) -> Task:
     """Build the task as it will first be written. Raises UsageError that names what is wrong with it."""
     options = new.options
     _check(new.task_type, options)
@@ -69,18 +81,44 @@ def build(new: NewTask, *, now: datetime, prefix_len: int, ambient: Ambient) -> 
         retry_policy=options.retry_policy,
         max_reschedules=options.max_reschedules,
         max_deliveries=options.max_deliveries,
+        on_failure=options.on_failure,
         created_at=now,
         updated_at=now,
         idempotency_key=options.key,
         schedule=options.schedule,
         traceparent=options.traceparent if options.traceparent is not None else current_traceparent(),
+        flow=_flow(task_id, options, dependents),
+    )
+
+
+def _flow(task_id: str, options: Options, dependents: Sequence[str]) -> Flow | None:
+    """Return how the new task is connected with others. At first it waits for all that it depends on."""
+    if not options.depends_on and not dependents and options.group is None:
+        return None
+    depends_on = tuple(dict.fromkeys(validate_task_id(each) for each in options.depends_on))
+    if len(depends_on) > DEPENDENCIES_MAX:
+        raise UsageError(
+            f"a task may depend on {DEPENDENCIES_MAX:,} others, not on {len(depends_on):,}: put tasks in between"
+        )
+    if task_id in depends_on:
+        raise UsageError(f"task {task_id} would depend on itself, and never start")
+    return Flow(
+        depends_on=depends_on,
+        on_dependency_failure=OnDependencyFailure(options.on_dependency_failure),
+        waits_for=depends_on if options.group is None else (*depends_on, GROUP),
+        dependents=tuple(dependents),
+        group=options.group,
+        turn=0 if options.group is None else 1,
     )
 
 
 def _task_id(task_type: str, options: Options, ambient: Ambient) -> str:
     """Derive the id from the idempotency key, so that two racing submitters of one key write one object."""
-    if options.key is None:
-        return ambient.task_id()
+    return ambient.task_id() if options.key is None else keyed_id(task_type, options)
+
+
+def keyed_id(task_type: str, options: Options) -> str:
+    """Return the id that belongs to the options' idempotency key."""
     scope = ("type", task_type) if options.key_scope is None else ("scope", options.key_scope)
     name = wire.encode([*scope, options.key])  # JSON keeps the parts apart, whatever characters they contain.
     return str(uuid.uuid5(_KEYED_IDS, name.decode()))
@@ -90,10 +128,17 @@ def _instant(now: datetime, at: datetime | None, in_s: float | None) -> datetime
     return now + timedelta(seconds=in_s) if in_s is not None else at
 
 
+def check_task(new: NewTask) -> None:
+    """Raise UsageError for what is wrong with a task, as far as that can be told without a clock."""
+    _check(new.task_type, new.options)
+
+
 def _check(task_type: str, options: Options) -> None:
     # Types are checked too: msgspec writes whatever it is given, and only a reader would find out.
     _check_kind("a task's options", options, Options)
     check_task_type(task_type)
+    if options.on_failure is not None:
+        check_task_type(options.on_failure, "on_failure")
     _one_of("at", options.at, "delay_s", options.delay_s)
     _one_of("expires_at", options.expires_at, "expires_in_s", options.expires_in_s)
     check_number("delay_s", options.delay_s, 0, DELAY_S_MAX)
@@ -110,19 +155,40 @@ def _check(task_type: str, options: Options) -> None:
     _check_range("priority", options.priority, 0, PRIORITY_MAX)
     _check_instant("at", options.at)
     _check_instant("expires_at", options.expires_at)
-    for name in ("key", "key_scope", "schedule", "traceparent"):
+    _check_dependencies(options)
+    if options.group is not None and not options.group:
+        raise UsageError("the name of a group must not be empty")
+    if options.unique is not None:
+        _check_kind("unique", options.unique, Unique)
+        uniqueness.validate(options.unique)
+        check_number("for_s", options.unique.for_s, 0.001, DELAY_S_MAX)
+        if options.key is not None:
+            raise UsageError(
+                "give a key or unique, not both: a key always names the same task (Unique has its own key)"
+            )
+    for name in ("group", "key", "key_scope", "schedule", "traceparent"):
         check_text(name, getattr(options, name))
     if options.key is not None and not options.key:
         raise UsageError("an idempotency key must not be empty")
     _check_policy(options.retry_policy)
 
 
-def check_task_type(task_type: Any) -> None:
+def _check_dependencies(options: Options) -> None:
+    if isinstance(options.depends_on, str):
+        raise UsageError("depends_on is a list of task ids, not one id: depends_on=[...]")
+    choices = [str(each) for each in OnDependencyFailure]
+    if options.on_dependency_failure not in choices:
+        raise UsageError(
+            f"on_dependency_failure is one of {', '.join(choices)}, not {options.on_dependency_failure!r}"
+        )
+
+
+def check_task_type(task_type: Any, name: str = "task_type") -> None:
     """Raise UsageError unless this can be a task's type."""
     if isinstance(task_type, str) and 0 < len(task_type) <= _TASK_TYPE_LEN_MAX and task_type.isprintable():
         return
     raise UsageError(
-        f"task_type: a task type is 1 to {_TASK_TYPE_LEN_MAX} printable characters, not {_describe(task_type)}"
+        f"{name}: a task type is 1 to {_TASK_TYPE_LEN_MAX} printable characters, not {_describe(task_type)}"
     )
 
 

@@ -6,29 +6,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any
 
 from qo.ambient import SYSTEM, Ambient
-from qo.core import lifecycle, wire
+from qo.core import keys, lifecycle
 from qo.core.lifecycle import Command, Reason, Rejected
 from qo.core.poll import Pace
 from qo.core.shard import validate_prefix_len, validate_task_id
 from qo.core.task import Status, Task
-from qo.errors import IdempotencyConflict, LeaseLost, NotFound, Refused, UsageError
+from qo.errors import LeaseLost, NotFound, Refused, UsageError
 from qo.queue import listing
-from qo.queue.concurrency import gather_cancellable
+from qo.queue.board import NoticeBoard
+from qo.queue.bulk import Action, BulkReport, act_on_matching
 from qo.queue.control import Cancels
+from qo.queue.flow_plan import FlowPlan
+from qo.queue.follow_up import follow_up
+from qo.queue.followers import Followers
+from qo.queue.groups import Groups
 from qo.queue.hints import Hints
-from qo.queue.options import DELAY_S_MAX, NewTask, Options, build, check_number, check_text, require_text
+from qo.queue.listing import Filter, FoundTasks
+from qo.queue.options import DELAY_S_MAX, NewTask, Options, check_number, check_text, require_text
 from qo.queue.payload import Payloads
+from qo.queue.pusher import PushConfig, Pusher
+from qo.queue.sealer import Sealer
+from qo.queue.submitter import PreparedTask, Submission, Submitter
 from qo.queue.tasks import Snapshot, Tasks
+from qo.queue.uniques import Uniques
 from qo.store.metered import Metered
-from qo.store.port import ObjectStore
+from qo.store.port import Deletion, ObjectStore
 
-SUBMITS_AT_ONCE = 64
 PAYLOAD_THRESHOLD_BYTES = 256 * 1024
 
 
@@ -55,70 +64,92 @@ class Queue:
         payload_threshold_bytes: int = PAYLOAD_THRESHOLD_BYTES,
         ambient: Ambient = SYSTEM,
         meter: Metered | None = None,
+        sealer: Sealer | None = None,
+        push: PushConfig | None = None,
     ) -> None:
+        """``sealer`` encrypts inputs, outputs, progress and errors; None: they are stored as they are."""
         self.store = store
         self.meter = meter  # Counts requests and their cost; None: they are not counted.
         self.prefix_len = validate_prefix_len(prefix_len)
         self.ambient = ambient
         self.hints = Hints(store)
-        self.tasks = Tasks(store, self.hints, prefix_len, ambient)
-        self._payloads = Payloads(store, payload_threshold_bytes)
+        self.board = NoticeBoard(store, ambient)
+        self.tasks = Tasks(store, self.hints, self.board, prefix_len, ambient)
+        self.pusher = None if push is None else Pusher(store, push, ambient)
+        if self.pusher is not None:
+            self.tasks.on_write = self.pusher.note_ready
+        self.payloads = Payloads(store, payload_threshold_bytes, sealer)
+        self.groups = Groups(store, self.tasks, ambient)
+        self.followers = Followers(self.tasks, self.groups, ambient)
+        self.tasks.release = self.followers.release
         self._cancels = Cancels(self)
+        self._submitter = Submitter(
+            tasks=self.tasks,
+            followers=self.followers,
+            uniques=Uniques(store, self.tasks, ambient),
+            payloads=self.payloads,
+            prefix_len=self.prefix_len,
+            ambient=ambient,
+        )
 
     # Producing
 
     async def submit(self, task_type: str, input: Any = None, options: Options | None = None) -> Task:
         """Write one task; durable when this returns.
 
-        With ``options.key`` a second submit returns the first one's task as it is now.
-        Raises IdempotencyConflict if that key was used for another type or input.
+        With ``options.key`` a second submit returns the first one's task as it is now; with ``options.unique``, the
+        task that stands for it. Raises IdempotencyConflict if that key was used for another type or input, NotFound if
+        a task that it depends on does not exist.
         """
+        return (await self.submit_or_find(task_type, input, options)).task
+
+    async def submit_or_find(
+        self, task_type: str, input: Any = None, options: Options | None = None
+    ) -> Submission:
+        """As ``submit``; says also whether the task was there before."""
         new = NewTask(task_type, input, options or Options())
-        return await self._create(*self._prepare(new, await self.store.now()))
+        return await self._submitter.submit(new, await self.store.now())
 
     async def submit_many(self, tasks: Sequence[NewTask]) -> list[Task]:
         """Write many tasks, several at once, after checking all of them: a bad one stops everything before the
         first write. Returns them in the given order. If the store fails midway, some are written; with keys,
         submitting all again completes the rest and repeats none.
         """
-        now = await self.store.now()
-        prepared = [self._prepare(new, now) for new in tasks]
-        created: list[Task] = []
-        for start in range(0, len(prepared), SUBMITS_AT_ONCE):
-            batch = prepared[start : start + SUBMITS_AT_ONCE]
-            created += await gather_cancellable(self._create(*each) for each in batch)
-        return created
+        return [each.task for each in await self._submitter.submit_many(tasks, await self.store.now())]
 
-    def _prepare(self, new: NewTask, now: datetime) -> tuple[NewTask, Task, bytes]:
-        value, body = self._payloads.take(new.input, "the input")
-        new = NewTask(new.task_type, value, new.options)  # From here on, the caller may change its input.
-        return new, build(new, now=now, prefix_len=self.prefix_len, ambient=self.ambient), body
+    async def submit_flow(self, flow: FlowPlan, *, key: str | None = None) -> list[Task]:
+        """Write the tasks of a flow; those that depend on others wait for them. Returns them in the flow's order.
 
-    async def _create(self, new: NewTask, task: Task, body: bytes) -> Task:
-        task = await self._payloads.offload_input(task, body)
-        snapshot, created = await self.tasks.create(task)
-        return snapshot.task if created else await self._reuse_existing(snapshot.task, new)
+        No task can start before all are written: those that wait are written first. With ``key``, submitting the flow
+        again after a failure completes it and repeats none.
+        """
+        key = key if key is not None else self.ambient.token()
+        return await self._submitter.submit_flow(flow, key, await self.store.now())
 
-    async def _reuse_existing(self, there: Task, new: NewTask) -> Task:
-        was = wire.fingerprint([there.task_type, await self._payloads.input(there)])
-        if was != wire.fingerprint([new.task_type, new.input]):
-            raise IdempotencyConflict(
-                f"key {new.options.key!r} was used before for another type or input, by task {there.id}"
-            )
-        await self.tasks.project(there)  # The first submitter may have died before it wrote the hint.
-        return there
+    def prepare(self, new: NewTask, now: datetime) -> PreparedTask:
+        """Check a task, and return it as ``create`` takes it. Raises UsageError that names what is wrong with it."""
+        return self._submitter.prepare(new, now)
+
+    async def create(self, prepared: PreparedTask) -> Submission:
+        """Write a prepared task, unless its key names one that is there. Raises as ``submit`` does."""
+        return await self._submitter.create(prepared)
 
     # Looking
 
     async def get(self, task_id: str) -> Task:
-        return (await self._load(task_id)).task
+        """Read a task. Encrypted values are decrypted, if their keys are here."""
+        return self.payloads.reveal((await self._load(task_id)).task)
 
     async def input(self, task: Task) -> Any:
         """A copy of the task's input, fetched if it is kept apart."""
-        return await self._payloads.input(task)
+        return await self.payloads.input(task)
+
+    async def claimed_input(self, claim: Claim) -> Any:
+        """The input of a claimed task. Raises Refused if it must be encrypted here and is not, or by an unknown key."""
+        return await self.payloads.stored_input(claim.task)
 
     async def output(self, task: Task) -> Any:
-        return await self._payloads.output(task)
+        return await self.payloads.output(task)
 
     async def list(
         self,
@@ -134,13 +165,21 @@ class Queue:
         The filters apply before the limit. Keys are listed first, then as many tasks are read as it takes; active
         ones are found through the indexes.
         """
-        criteria = listing.Filter(status=status, task_type=task_type, shard=shard, since=since)
-        return await listing.find(self.store, self.prefix_len, criteria, limit)
+        criteria = Filter(status=status, task_type=task_type, shard=shard, since=since)
+        return (await self.find(criteria, limit)).tasks
+
+    async def find(self, criteria: Filter, limit: int = 100, *, scan_max: int | None = None) -> FoundTasks:
+        """The same by a filter. ``scan_max`` bounds the keys that are listed: then some of the newest may be missing,
+        and the result says so."""
+        return await listing.find(
+            self.store, self.prefix_len, criteria, limit, scan_max=scan_max, reveal=self.payloads.reveal
+        )
 
     async def history(self, task_id: str) -> list[Task]:
         """Return every state the task has been in, oldest first."""
         task_id = validate_task_id(task_id)
-        return await listing.history(self.store, self.tasks.key(task_id), task_id)
+        states = await listing.history(self.store, self.tasks.key(task_id), task_id)
+        return [self.payloads.reveal(state) for state in states]
 
     async def wait(self, task_id: str, timeout_s: float | None = None) -> Task:
         """Wait until the task has ended and return it. Raises TimeoutError."""
@@ -160,10 +199,15 @@ class Queue:
         worker_id: str,
         lease_s: float | None = None,
         accepts: Callable[[Task], bool] = lambda task: True,
+        on_failure: Callable[[Task], str | None] = lambda task: None,
+        hint: Deletion | None = None,
     ) -> Claim | Rejected | None:
         """Claim a pending task, unless ``accepts`` declines it.
 
-        Return None if there is no such task. A task past its expiry is marked expired.
+        Return None if there is no such task. A task past its expiry is marked expired. ``on_failure`` names the type of
+        the task that is submitted if this one fails for good, also if its worker dies; its own ``on_failure`` counts
+        more. ``hint``: the ready hint that led to the task. It then stays until the task ends or ``index_lease`` is
+        called, which should be within seconds.
         """
         require_text("worker_id", worker_id)
         check_number("lease_s", lease_s, 0.001, DELAY_S_MAX)
@@ -172,8 +216,11 @@ class Queue:
             return None
         if not accepts(snapshot.task):
             return Rejected(Reason.WRONG_STATE, f"task {task_id} is not for this worker")
+        if hint is not None and hint.key == keys.index_key(snapshot.task):
+            snapshot = snapshot._replace(hints=(hint,))
         lease_id = self.ambient.task_id()
-        command = lifecycle.Claim(self.ambient.token(), lease_id, worker_id, lease_s)
+        follows = on_failure(snapshot.task)
+        command = lifecycle.Claim(self.ambient.token(), lease_id, worker_id, lease_s, follows)
         moved = await self.tasks.apply(snapshot, command)
         if isinstance(moved, Snapshot):
             return Claim(moved, lease_id)
@@ -181,13 +228,25 @@ class Queue:
             await self.tasks.apply(snapshot, lifecycle.Expire(self.ambient.token()))
         return moved
 
+    async def index_lease(self, claim: Claim) -> None:
+        """Replace the ready hint of a claimed task by a lease hint, if that was not done yet."""
+        snapshot = claim.snapshot
+        hint = await self.tasks.index_lease(snapshot)
+        if hint is None:
+            return
+        if claim.snapshot is snapshot:
+            claim.snapshot = snapshot._replace(hints=(hint,))
+            self.tasks.drop_hints(snapshot.old_hints, instead=hint)
+        elif all(hint.key != each.key for each in claim.snapshot.old_hints):
+            self.hints.drop(hint)  # It was renewed or settled meanwhile, and has another hint or none.
+
     async def complete(self, claim: Claim, output: Any = None, *, progress: Any = None) -> Task:
         """Complete a claimed task, with its output and final progress if there are any.
 
         Raises LeaseLost if another attempt owns it now: then nothing was written.
         """
-        value, ref = await self._payloads.offload_output(claim.task, output)
-        last = None if progress is None else self._payloads.take(progress, "the progress").value
+        value, ref = await self.payloads.offload_output(claim.task, output)
+        last = self.payloads.seal_progress(claim.task.id, progress)
         return await self._settle(
             claim, lifecycle.Complete(self.ambient.token(), claim.lease_id, value, ref, last)
         )
@@ -205,8 +264,10 @@ class Queue:
         """Report a failed attempt: the task is retried later, or fails if no retry is left or the failure is
         ``permanent``. An attempt that was stopped on request (``cancelled``) ends the task as cancelled."""
         check_number("delay_s", delay_s, 0, DELAY_S_MAX)
-        error = _escape_text("error", error)
-        traceback = None if traceback is None else _escape_text("traceback", traceback)
+        seal, task_id = self.payloads.seal_text, claim.task.id
+        error = seal(task_id, "last_error", _escape_text("error", error))
+        if traceback is not None:
+            traceback = seal(task_id, "traceback", _escape_text("traceback", traceback))
         command = lifecycle.Fail(
             self.ambient.token(),
             claim.lease_id,
@@ -232,7 +293,7 @@ class Queue:
     async def renew(self, claim: Claim, lease_s: float | None = None, *, progress: Any = None) -> Task:
         """Extend the lease of a claimed task. The returned task shows whether cancellation was requested."""
         check_number("lease_s", lease_s, 0.001, DELAY_S_MAX)
-        value = None if progress is None else self._payloads.take(progress, "the progress").value
+        value = self.payloads.seal_progress(claim.task.id, progress)
         command = lifecycle.Renew(self.ambient.token(), claim.lease_id, lease_s, value)
         return await self._settle(claim, command)
 
@@ -240,8 +301,10 @@ class Queue:
         moved = await self.tasks.apply(claim.snapshot, command)
         if isinstance(moved, Rejected):
             raise LeaseLost(f"{moved.detail}: {moved.reason}")
+        if moved.task.follow_up_due:
+            moved = await follow_up(self, moved)
         claim.snapshot = moved
-        return moved.task
+        return self.payloads.reveal(moved.task)
 
     # Operating
 
@@ -254,9 +317,17 @@ class Queue:
             await self._cancels.note(task.id)  # So that its worker need not wait until it renews the lease.
         return task
 
-    async def replay(self, task_id: str) -> Task:
-        """Run a failed, cancelled or expired task again, with all its retries."""
-        return await self._operate(task_id, lifecycle.Replay(self.ambient.token()))
+    async def replay(self, task_id: str, *, dependents: bool = False) -> Task:
+        """Run a failed, cancelled or expired task again, with all its retries. It waits for its dependencies no more.
+
+        ``dependents``: tasks that were cancelled because this one did not complete wait for it again.
+        """
+        task = await self._operate(task_id, lifecycle.Replay(self.ambient.token()))
+        if task.waiting:  # For its turn in a group.
+            task = (await self.followers.settle(await self._load(task_id))).task
+        if dependents:
+            await self.followers.revive(task)
+        return task
 
     async def archive(self, task_id: str) -> Task:
         """Leave an ended task out of listings. It stays in the store."""
@@ -265,11 +336,29 @@ class Queue:
     async def unarchive(self, task_id: str) -> Task:
         return await self._operate(task_id, lifecycle.Unarchive(self.ambient.token()))
 
+    async def replay_many(self, criteria: Filter, *, limit: int | None = None) -> BulkReport:
+        """Replay every failed, cancelled or expired task that matches. Each is changed by a write of its own."""
+        return await act_on_matching(self, Action.REPLAY, criteria, self.replay, limit=limit)
+
+    async def cancel_many(
+        self, criteria: Filter, *, by: str | None = None, reason: str | None = None, limit: int | None = None
+    ) -> BulkReport:
+        """Cancel every pending or running task that matches."""
+
+        def cancel(task_id: str) -> Awaitable[Task]:
+            return self.cancel(task_id, by=by, reason=reason)
+
+        return await act_on_matching(self, Action.CANCEL, criteria, cancel, limit=limit)
+
+    async def archive_many(self, criteria: Filter, *, limit: int | None = None) -> BulkReport:
+        """Archive every ended task that matches."""
+        return await act_on_matching(self, Action.ARCHIVE, criteria, self.archive, limit=limit)
+
     async def _operate(self, task_id: str, command: Command) -> Task:
         moved = await self.tasks.apply(await self._load(task_id), command)
         if isinstance(moved, Rejected):
             raise Refused(moved.detail)
-        return moved.task
+        return self.payloads.reveal(moved.task)
 
     async def _load(self, task_id: str) -> Snapshot:
         snapshot = await self.tasks.load(validate_task_id(task_id))
@@ -278,8 +367,14 @@ class Queue:
         return snapshot
 
     async def close(self) -> None:
-        await self.hints.flush()
+        if self.pusher is not None:
+            await self.pusher.close()
+        await self.flush()
         await self.store.close()
+
+    async def flush(self) -> None:
+        """Wait until the hints of all calls so far are removed, and their notices posted, or that has failed."""
+        await asyncio.gather(self.hints.flush(), self.board.flush())
 
     async def __aenter__(self) -> Queue:
         return self

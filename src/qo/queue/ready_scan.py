@@ -56,9 +56,7 @@ class ReadyScan:
             return last
         if (unit := unit_of(parsed.shard)) in self._passed:
             return f"{keys.READY}{unit}{keys.AFTER_ALL}"
-        if parsed.minute > minute:
-            return f"{keys.READY}{parsed.shard}/{keys.AFTER_ALL}"
-        return last
+        return keys.next_start(keys.READY, last, minute)
 
 
 def _shard(index_key: str) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
 import msgspec
 
+from qo.ambient import Ambient
 from qo.core import keys, wire
 from qo.core.struct_preload import preload
 from qo.errors import ConcurrentWrite, CorruptRecord, PreconditionFailed, UsageError
@@ -47,6 +49,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 0  # How many tasks it can run at once.
     leasing: bool = False  # Whether it leases its shards, instead of only beginning with them.
     http: str | None = None  # Where its status server listens.
+    push: str | None = None  # Where it takes wake-ups, "host:port"; None: nowhere.
     host: str | None = None
     pid: int | None = None
     requests: int = 0  # Sent to the store since the start, and what S3 would charge for them.
@@ -97,15 +100,34 @@ async def workers(store: ObjectStore) -> list[WorkerInfo]:
     """Return every registered worker, however many there are."""
     infos: list[WorkerInfo] = []
     async for entries in pages(store, keys.WORKERS):
-        bodies = await gather_cancellable(store.get(entry.key) for entry in entries)
-        for entry, stored in zip(entries, bodies, strict=True):
-            if stored is None:
-                continue  # One that left while we were looking is no worker.
-            try:
-                infos.append(wire.decode(WorkerInfo, stored.body, entry.key))
-            except CorruptRecord as error:
-                log.error("%s", error)  # One broken record must not hide all the others.
+        infos += await _read_all(store, [entry.key for entry in entries])
     return infos
+
+
+async def _read_all(store: ObjectStore, worker_keys: Sequence[str]) -> list[WorkerInfo]:
+    infos: list[WorkerInfo] = []
+    bodies = await gather_cancellable(store.get(key) for key in worker_keys)
+    for key, stored in zip(worker_keys, bodies, strict=True):
+        if stored is None:
+            continue  # One that left while we were looking is no worker.
+        try:
+            infos.append(wire.decode(WorkerInfo, stored.body, key))
+        except CorruptRecord as error:
+            log.error("%s", error)  # One broken record must not hide all the others.
+    return infos
+
+
+async def some_workers(store: ObjectStore, *, since: datetime, count: int, ambient: Ambient) -> list[WorkerInfo]:
+    """Return up to ``count`` workers that have reported since then, chosen at random, for one LIST and as many GETs."""
+    recent = [
+        entry.key
+        async for entries in pages(store, keys.WORKERS)
+        for entry in entries
+        if entry.modified >= since and entry.key.endswith(".json")
+    ]
+    if len(recent) > count:
+        recent = ambient.rng.sample(recent, count)
+    return await _read_all(store, recent)
 
 
 async def last_heard(store: ObjectStore) -> dict[str, datetime]:

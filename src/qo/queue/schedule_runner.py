@@ -121,7 +121,7 @@ class Scheduler:
         return report
 
     async def _submit(self, schedule: Schedule, instant: datetime, now: datetime) -> Task:
-        new = new_task(schedule, run_key(schedule, instant))
+        new = new_task(self._schedules.with_input(schedule), run_key(schedule, instant))
         try:
             return await self._queue.submit(new.task_type, new.input, new.options)
         except IdempotencyConflict:

@@ -67,6 +67,11 @@ def new_task(schedule: Schedule, key: str | None = None) -> NewTask:
     return NewTask(schedule.task_type, schedule.input, options)
 
 
+def schedule_owner(name: str) -> str:
+    """Return what the encrypted input of a schedule is bound to."""
+    return f"schedule {name}"
+
+
 class Schedules:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -96,7 +101,7 @@ class Schedules:
         return schedule
 
     async def get(self, name: str) -> Schedule:
-        return (await self._load(name)).schedule
+        return self._reveal((await self._load(name)).schedule)
 
     async def list(self) -> list[Schedule]:
         """Return every readable schedule, sorted by name. Unreadable ones are logged."""
@@ -110,6 +115,7 @@ class Schedules:
                         schedules += [] if stored is None else [snapshot(stored, entry.key).schedule]
                     except CorruptRecord as error:
                         log.warning("schedule left out: %s", error)
+        schedules = [self._reveal(schedule) for schedule in schedules]
         return sorted(schedules, key=lambda schedule: schedule.name)
 
     async def update(self, name: str, **changes: Unpack[Changes]) -> Schedule:
@@ -130,7 +136,7 @@ class Schedules:
 
     async def trigger(self, name: str) -> Task:
         """Submit a run now, outside the plan, even if the schedule is disabled or its last run has not ended."""
-        new = new_task((await self._load(name)).schedule)
+        new = new_task(self.with_input((await self._load(name)).schedule))
         task = await self._queue.submit(new.task_type, new.input, new.options)
         await self._change(name, last_task_id=task.id)  # So that a planned run does not overlap this one.
         return task
@@ -165,6 +171,17 @@ class Schedules:
             current = snapshot(wrote.current, keys.schedule(name))
         raise Contended(f"schedule {name} is being changed by others all the time; try again")
 
+    def with_input(self, schedule: Schedule) -> Schedule:
+        """Return the schedule with its input decrypted. Raises Refused if the key is not here."""
+        plain_input = self._queue.payloads.open_input_of(schedule_owner(schedule.name), schedule.input)
+        return schedule if plain_input == schedule.input else replace(schedule, input=plain_input)
+
+    def _reveal(self, schedule: Schedule) -> Schedule:
+        try:
+            return self.with_input(schedule)
+        except (Refused, CorruptRecord):
+            return schedule  # Readers without the key see that it is encrypted.
+
     async def _load(self, name: str) -> Snapshot:
         return snapshot(await self._get_object(name), keys.schedule(name))
 
@@ -185,7 +202,9 @@ class Schedules:
 
     def _validate(self, schedule: Schedule) -> Schedule:
         """Return the schedule to store. Raises UsageError now if its tasks could not be submitted later."""
-        schedule = replace(validate(schedule), input=wire.payload(schedule.input, "the input").value)
+        value = wire.payload(schedule.input, "the input").value
+        sealed = self._queue.payloads.seal_input_of(schedule_owner(schedule.name), value)
+        schedule = replace(validate(schedule), input=sealed)
         new = new_task(schedule, run_key(schedule, schedule.created_at))
         build(new, now=schedule.created_at, prefix_len=self._queue.prefix_len, ambient=self._ambient)
         return schedule

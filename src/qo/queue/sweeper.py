@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-
-import msgspec
+from datetime import timedelta
 
 from qo.core import keys, wire
 from qo.core.lifecycle import Expire, Lapse
 from qo.core.shard import all_shards
-from qo.core.struct_preload import preload
-from qo.core.sweep import is_lapsed, is_past_expiry, repair
+from qo.core.sweep import (
+    SweepCursor,
+    finish_page,
+    is_lapsed,
+    is_past_expiry,
+    needs_reading,
+    pages_per_sweep,
+    pass_page,
+    repair,
+    take_page,
+)
 from qo.errors import CorruptRecord
 from qo.queue.concurrency import gather_cancellable
 from qo.queue.listing import READS_AT_ONCE, pages
@@ -30,20 +37,12 @@ from qo.store.port import Entry
 
 log = logging.getLogger(__name__)
 
-
-class Cursor(msgspec.Struct, frozen=True, kw_only=True):
-    after: str = ""
-    token: str = ""
-    moved_at: datetime | None = None
-    rounds: int = 0  # How often the whole queue has been swept.
-
-
-preload(Cursor)
+READ_PAGES_MAX = 5  # A sweep ends when it has read the tasks of so many pages.
 
 
 @dataclass(slots=True)
 class SweepReport:
-    """What the sweep of one page did."""
+    """What a sweep did."""
 
     checked: int = 0
     restored: int = 0  # Hints that were missing.
@@ -58,40 +57,75 @@ class SweepReport:
 class Sweeper:
     def __init__(self, queue: Queue, page_size: int = 1000) -> None:
         self._queue = queue
+        self._page_size = page_size
         self._scan = Scan(queue.store, all_shards(queue.prefix_len), page_size)
 
-    async def sweep(self, *, unless_within_s: float = 0.0) -> SweepReport:
-        """Check the next page of tasks and their hints, unless a page was swept within ``unless_within_s`` seconds."""
+    async def sweep(self, *, unless_within_s: float = 0.0, full: bool = False) -> SweepReport:
+        """Check the next page of tasks and their hints, unless a page was swept within ``unless_within_s`` seconds.
+
+        In a large queue several pages are checked, so that a round does not take longer the more tasks are kept.
+        ``full``: also read tasks that need no second look.
+        """
+        report = SweepReport()
         stored = await self._queue.store.get(keys.SWEEP)
-        cursor = Cursor() if stored is None else _cursor(stored.body)
+        cursor = SweepCursor() if stored is None else _decode_cursor(stored.body)
         recent = timedelta(seconds=unless_within_s)
         if cursor.moved_at is not None and await self._queue.store.now() - cursor.moved_at < recent:
             return SweepReport(skipped=True)
+        etag = None if stored is None else stored.etag
+        shard_hints: dict[str, list[Entry]] = {}
+        planned = take_page(cursor, now=await self._queue.store.now())
+        for page in range(pages_per_sweep(planned, unless_within_s)):
+            step = await self._sweep_page(cursor, etag, report, shard_hints, full=full)
+            if step is None:
+                report.skipped = page == 0
+                break
+            cursor, etag = step
+            if report.wrapped or report.checked >= READ_PAGES_MAX * self._page_size:
+                break
+        return report
+
+    async def _sweep_page(
+        self,
+        cursor: SweepCursor,
+        etag: str | None,
+        report: SweepReport,
+        shard_hints: dict[str, list[Entry]],
+        *,
+        full: bool,
+    ) -> tuple[SweepCursor, str] | None:
+        """Sweep one page; return the cursor after it and its ETag, or None if another sweeper has moved it."""
+        cursor = take_page(cursor, now=await self._queue.store.now())
         self._scan.after = cursor.after
         entries = await self._scan.page()
         until = self._scan.after
         # The cursor moves before the work, so that a page which crashes sweepers does not block all of them.
-        if not await self._advance(cursor, until, None if stored is None else stored.etag):
-            return SweepReport(skipped=True)
-        report = SweepReport(wrapped=until == "")
-        hints = await self._hints_between(cursor.after, until)
+        passed = pass_page(cursor, until, now=await self._queue.store.now(), token=self._queue.ambient.token())
+        if (etag := await self._write(passed, etag)) is None:
+            return None
+        report.wrapped = until == ""
+        hints = await self._hints_between(cursor.after, until, shard_hints)
         listed = {keys.task_id_of(entry.key): entry for entry in entries}
-        ids = [task_id for task_id in {**listed, **hints} if task_id is not None]
+        unread = [task_id for task_id, entry in listed.items() if full or needs_reading(cursor, entry.modified)]
+        ids = [task_id for task_id in dict.fromkeys([*unread, *hints]) if task_id is not None]
         for start in range(0, len(ids), READS_AT_ONCE):
             batch = ids[start : start + READS_AT_ONCE]
             await gather_cancellable(
                 self._check(tid, listed.get(tid), hints.get(tid, {}), report) for tid in batch
             )
-        return report
+        finished = finish_page(passed, token=self._queue.ambient.token())
+        etag = await self._write(finished, etag)  # If another has moved it, the round does not count as settled.
+        return None if etag is None else (finished, etag)
 
-    async def _advance(self, cursor: Cursor, after: str, etag: str | None) -> bool:
-        moved = Cursor(
-            after=after,
-            token=self._queue.ambient.token(),
-            moved_at=await self._queue.store.now(),
-            rounds=cursor.rounds + (1 if after == "" else 0),
-        )
-        body = wire.encode(moved)
+    async def is_overdue(self, after_s: float) -> bool:
+        """Whether no page was swept for so long."""
+        stored = await self._queue.store.get(keys.SWEEP)
+        moved_at = None if stored is None else _decode_cursor(stored.body).moved_at
+        return moved_at is None or await self._queue.store.now() - moved_at > timedelta(seconds=after_s)
+
+    async def _write(self, cursor: SweepCursor, etag: str | None) -> str | None:
+        """Replace the cursor with that ETag, and return the new ETag; None if another sweeper was quicker."""
+        body = wire.encode(cursor)
         wrote = await register.write(
             self._queue.store,
             keys.SWEEP,
@@ -100,23 +134,43 @@ class Sweeper:
             ours=lambda body_there: body_there == body,
             ambient=self._queue.ambient,
         )
-        return not isinstance(wrote, register.Moved)
+        return None if isinstance(wrote, register.Moved) else wrote.etag
 
-    async def _hints_between(self, after: str, until: str) -> dict[str, dict[str, str]]:
-        """Return, by task id, the index keys with their ETags of tasks whose keys are in (``after``, ``until``]."""
-        hints: dict[str, dict[str, str]] = defaultdict(dict)
+    async def _hints_between(
+        self, after: str, until: str, shard_hints: dict[str, list[Entry]]
+    ) -> dict[str, dict[str, str]]:
+        """Return, by task id, the index keys with their ETags of tasks whose keys are in (``after``, ``until``].
+
+        ``shard_hints`` remembers the hints of a shard for further pages of the same sweep.
+        """
         first, last = _shard(after), _shard(until)
-        for prefix in (keys.READY, keys.LEASES):
-            async for entries in pages(self._queue.store, prefix, after=f"{prefix}{first}/" if first else ""):
-                for entry in entries:
-                    parsed = keys.parse_index(entry.key)
-                    if parsed is None:
-                        continue
-                    if after < keys.task(parsed.shard, parsed.task_id) <= (until or keys.AFTER_ALL):
-                        hints[parsed.task_id][entry.key] = entry.etag
-                if last and entries[-1].key > f"{prefix}{last}/{keys.AFTER_ALL}":
-                    break
+        only_shard = first if first and first == last else ""
+        if only_shard and only_shard in shard_hints:
+            entries = shard_hints[only_shard]
+        else:
+            entries = [
+                entry
+                for prefix in (keys.READY, keys.LEASES, keys.WAITING)
+                async for entry in self._list(prefix, first, last)
+            ]
+            shard_hints.clear()
+            shard_hints[only_shard] = entries
+        hints: dict[str, dict[str, str]] = defaultdict(dict)
+        for entry in entries:
+            parsed = keys.parse_index(entry.key)
+            if parsed is None:
+                continue
+            if after < keys.task(parsed.shard, parsed.task_id) <= (until or keys.AFTER_ALL):
+                hints[parsed.task_id][entry.key] = entry.etag
         return hints
+
+    async def _list(self, prefix: str, first: str, last: str) -> AsyncIterator[Entry]:
+        """Yield the keys of an index from shard ``first`` to shard ``last``; empty: from the first, to the last."""
+        async for entries in pages(self._queue.store, prefix, after=f"{prefix}{first}/" if first else ""):
+            for entry in entries:
+                yield entry
+            if last and entries[-1].key > f"{prefix}{last}/{keys.AFTER_ALL}":
+                break
 
     async def _check(
         self, task_id: str, entry: Entry | None, hints: Mapping[str, str], report: SweepReport
@@ -126,6 +180,8 @@ class Sweeper:
             snapshot = await self._queue.tasks.load(task_id)
             if snapshot is not None:
                 snapshot = await self._end(snapshot, report)
+                if snapshot.task.waiting:
+                    snapshot = await self._queue.followers.settle(snapshot)
         except CorruptRecord as error:
             report.corrupt += 1
             log.error("%s", error)
@@ -133,7 +189,7 @@ class Sweeper:
         report.checked += 1
         if snapshot is not None and snapshot.task.ended and entry is not None and entry.etag == snapshot.etag:
             self._scan.settle(entry)
-        needed = repair(None if snapshot is None else snapshot.task, hints)
+        needed = repair(None if snapshot is None else snapshot.task, hints, now=await self._queue.store.now())
         if needed.missing is not None and snapshot is not None:
             # Awaited before it is added: others add to the same report meanwhile.
             restored = await self._queue.hints.restore(needed.missing, snapshot.task.token)
@@ -158,11 +214,11 @@ class Sweeper:
         return moved if isinstance(moved, Snapshot) else snapshot
 
 
-def _cursor(body: bytes) -> Cursor:
+def _decode_cursor(body: bytes) -> SweepCursor:
     try:
-        return wire.decode(Cursor, body, keys.SWEEP)
+        return wire.decode(SweepCursor, body, keys.SWEEP)
     except CorruptRecord:
-        return Cursor()  # It is only a position: start over.
+        return SweepCursor()  # It is only a position: start over.
 
 
 def _shard(task_key: str) -> str:

@@ -5,13 +5,21 @@ them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from hashlib import md5
 
 from qo.core.storetime import steady
 from qo.errors import UsageError
-from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Deletion
+from qo.store.port import (
+    DELETE_LIMIT_MAX,
+    LIST_LIMIT_MAX,
+    Deletion,
+    Version,
+    VersionEntry,
+    VersionMark,
+    VersionPage,
+)
 
 
 def etag_of(body: bytes) -> str:
@@ -54,3 +62,20 @@ def check_limit(limit: int) -> int:
     if limit < 1:
         raise UsageError(f"a page cannot have {limit} entries: ask for at least 1")
     return min(limit, LIST_LIMIT_MAX)
+
+
+def page_of_versions(
+    keys: Iterable[str], versions_of: Callable[[str], Sequence[Version]], after: VersionMark | None, limit: int
+) -> VersionPage:
+    """Return the first page of the versions of these keys, which are in order and not before ``after``."""
+    entries: list[VersionEntry] = []
+    for key in keys:
+        versions = versions_of(key)
+        if after is not None and key == after.key:
+            ids = [each.version for each in versions]
+            versions = versions[ids.index(after.version) + 1 :] if after.version in ids else ()
+        for each in versions:
+            if len(entries) == limit:
+                return VersionPage(entries, VersionMark(entries[-1].key, entries[-1].version.version))
+            entries.append(VersionEntry(key, each))
+    return VersionPage(entries, None)

@@ -17,7 +17,18 @@ from typing import TypeVar
 
 from qo.ambient import Ambient
 from qo.errors import ConcurrentWrite, PreconditionFailed, Unavailable, UsageError
-from qo.store.port import LIST_LIMIT_MAX, Deletion, ObjectStore, Page, PutResult, Stored, Version
+from qo.store.port import (
+    LIST_LIMIT_MAX,
+    Deletion,
+    ObjectStore,
+    Page,
+    PutResult,
+    Stored,
+    Unchanged,
+    Version,
+    VersionMark,
+    VersionPage,
+)
 
 T = TypeVar("T")
 
@@ -57,7 +68,7 @@ class FaultPlan:
         return float(getattr(self, fault.value))
 
 
-KINDS = ("get", "put", "delete", "delete_many", "list", "versions", "versioned")
+KINDS = ("get", "put", "delete", "delete_many", "list", "versions", "list_versions", "versioned")
 
 
 @dataclass(slots=True)
@@ -164,6 +175,9 @@ class Faulty:
     async def get(self, key: str, *, version: str | None = None) -> Stored | None:
         return await self._run_with_fault(f"get {key}", lambda: self.store.get(key, version=version))
 
+    async def get_if_changed(self, key: str, etag: str) -> Stored | Unchanged | None:
+        return await self._run_with_fault(f"get {key}", lambda: self.store.get_if_changed(key, etag))
+
     async def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
     ) -> PutResult:
@@ -174,9 +188,11 @@ class Faulty:
             possible,
         )
 
-    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+    async def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> None:
         possible = _ANY if if_match is None else _CONDITIONAL_DELETE
-        await self._run_with_fault(f"delete {key}", lambda: self.store.delete(key, if_match=if_match), possible)
+        await self._run_with_fault(
+            f"delete {key}", lambda: self.store.delete(key, if_match=if_match, version=version), possible
+        )
 
     async def delete_many(self, deletions: Sequence[Deletion]) -> None:
         await self._run_with_fault("delete_many", lambda: self.store.delete_many(deletions))
@@ -188,6 +204,13 @@ class Faulty:
 
     async def versions(self, key: str) -> Sequence[Version]:
         return await self._run_with_fault(f"versions {key}", lambda: self.store.versions(key))
+
+    async def list_versions(
+        self, prefix: str, *, after: VersionMark | None = None, limit: int = LIST_LIMIT_MAX
+    ) -> VersionPage:
+        return await self._run_with_fault(
+            f"list_versions {prefix}", lambda: self.store.list_versions(prefix, after=after, limit=limit)
+        )
 
     async def versioned(self) -> bool:
         return await self._run_with_fault("versioned", self.store.versioned)

@@ -23,7 +23,17 @@ from pathlib import Path
 
 from qo.errors import UsageError
 from qo.store.embedded import Clock, check_delete_many, check_limit, check_put
-from qo.store.port import LIST_LIMIT_MAX, Deletion, Page, PutResult, Stored, Version
+from qo.store.port import (
+    LIST_LIMIT_MAX,
+    Deletion,
+    Page,
+    PutResult,
+    Stored,
+    Unchanged,
+    Version,
+    VersionMark,
+    VersionPage,
+)
 from qo.store.sqlite_checkpoint import Checkpoints
 from qo.store.sqlite_file import connect
 from qo.store.sqlite_objects import SqliteObjects
@@ -60,13 +70,18 @@ class LocalStore:
     def get(self, key: str, *, version: str | None = None) -> asyncio.Future[Stored | None]:
         return self._thread.read(SqliteObjects.get, key, version)
 
+    def get_if_changed(self, key: str, etag: str) -> asyncio.Future[Stored | Unchanged | None]:
+        return self._thread.read(SqliteObjects.get_if_changed, key, etag)
+
     def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
     ) -> asyncio.Future[PutResult]:
         check_put(key, if_match, if_absent)
         return self._thread.write(SqliteObjects.put, key, body, if_match, if_absent)
 
-    def delete(self, key: str, *, if_match: str | None = None) -> asyncio.Future[None]:
+    def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> asyncio.Future[None]:
+        if version is not None:
+            return self._thread.write(SqliteObjects.delete_many, (Deletion(key, version),))
         return self._thread.write(SqliteObjects.delete, key, if_match)
 
     def delete_many(self, deletions: Sequence[Deletion]) -> asyncio.Future[None]:
@@ -78,6 +93,11 @@ class LocalStore:
 
     def versions(self, key: str) -> asyncio.Future[Sequence[Version]]:
         return self._thread.read(SqliteObjects.versions, key)
+
+    def list_versions(
+        self, prefix: str, *, after: VersionMark | None = None, limit: int = LIST_LIMIT_MAX
+    ) -> asyncio.Future[VersionPage]:
+        return self._thread.read(SqliteObjects.list_versions, prefix, after, check_limit(limit))
 
     async def versioned(self) -> bool:
         return True

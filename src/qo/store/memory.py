@@ -13,11 +13,24 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from qo.errors import PreconditionFailed, UsageError
-from qo.store.embedded import Clock, check_delete_many, check_limit, check_put, etag_of
-from qo.store.port import LIST_LIMIT_MAX, Deletion, Entry, Page, PutResult, Stored, Version
+from qo.store.embedded import Clock, check_delete_many, check_limit, check_put, etag_of, page_of_versions
+from qo.store.port import (
+    LIST_LIMIT_MAX,
+    UNCHANGED,
+    Deletion,
+    Entry,
+    Page,
+    PutResult,
+    Stored,
+    Unchanged,
+    Version,
+    VersionMark,
+    VersionPage,
+)
 
 UNVERSIONED = "null"  # How S3 names the only version of an object in a bucket without versioning.
 
@@ -44,6 +57,7 @@ class MemoryStore:
         # The keys with a live object, sorted. Python compares strings by code point, which is the order of
         # their UTF-8 bytes and so that of S3.
         self._live: list[str] = []
+        self._keys: list[str] = []  # The same for all keys that have versions, deleted ones included.
         # Threads with event loops of their own may share a store; checking and writing must be atomic.
         self._lock = threading.Lock()
 
@@ -56,6 +70,13 @@ class MemoryStore:
         if stored is None or stored.body is None:
             return None
         return Stored(stored.body, stored.etag, self._version_id(stored))
+
+    async def get_if_changed(self, key: str, etag: str) -> Stored | Unchanged | None:
+        with self._lock:
+            stored = self._current(key)
+        if stored is None or stored.body is None:
+            return None
+        return UNCHANGED if stored.etag == etag else Stored(stored.body, stored.etag, self._version_id(stored))
 
     async def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
@@ -71,9 +92,12 @@ class MemoryStore:
             added = self._add(key, body, etag)
         return PutResult(etag, self._version_id(added))
 
-    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+    async def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> None:
         with self._lock:
-            self._delete(key, if_match)
+            if version is not None:
+                self._erase(key, version)
+            else:
+                self._delete(key, if_match)
 
     async def delete_many(self, deletions: Sequence[Deletion]) -> None:
         check_delete_many(deletions)
@@ -102,11 +126,17 @@ class MemoryStore:
 
     async def versions(self, key: str) -> Sequence[Version]:
         with self._lock:
-            newest_first = self._history.get(key, [])[::-1]
-        return [
-            Version(version, etag, len(body or b""), modified, latest=place == 0, deleted=body is None)
-            for place, (version, body, etag, modified) in enumerate(newest_first)
-        ]
+            return self._versions(key)
+
+    async def list_versions(
+        self, prefix: str, *, after: VersionMark | None = None, limit: int = LIST_LIMIT_MAX
+    ) -> VersionPage:
+        limit = check_limit(limit)
+        start = max(prefix, "" if after is None else after.key)
+        with self._lock:
+            first = bisect_left(self._keys, start)
+            keys = takewhile(lambda key: key.startswith(prefix), islice(self._keys, first, None))
+            return page_of_versions(keys, self._versions, after, limit)
 
     async def versioned(self) -> bool:
         return self._versioned
@@ -119,6 +149,12 @@ class MemoryStore:
 
     async def close(self) -> None:
         pass
+
+    def _versions(self, key: str) -> list[Version]:
+        return [
+            Version(version, etag, len(body or b""), modified, latest=place == 0, deleted=body is None)
+            for place, (version, body, etag, modified) in enumerate(self._history.get(key, [])[::-1])
+        ]
 
     def _current(self, key: str) -> _StoredVersion | None:
         history = self._history.get(key)
@@ -157,11 +193,16 @@ class MemoryStore:
         self._relist(key)
 
     def _relist(self, key: str) -> None:
-        """Make ``_live`` agree with the history of the key."""
-        place = bisect_left(self._live, key)
-        listed = place < len(self._live) and self._live[place] == key
-        live = self._current(key) is not None
-        if live and not listed:
-            self._live.insert(place, key)
-        elif listed and not live:
-            del self._live[place]
+        """Make the sorted keys agree with the history of the key."""
+        _set_member(self._live, key, self._current(key) is not None)
+        _set_member(self._keys, key, key in self._history)
+
+
+def _set_member(keys: list[str], key: str, present: bool) -> None:
+    """Insert the key into the sorted list, or remove it, unless that is done already."""
+    place = bisect_left(keys, key)
+    listed = place < len(keys) and keys[place] == key
+    if present and not listed:
+        keys.insert(place, key)
+    elif listed and not present:
+        del keys[place]

@@ -9,7 +9,18 @@ from datetime import datetime
 
 from qo.core import pricing
 from qo.core.pricing import Operation
-from qo.store.port import LIST_LIMIT_MAX, Deletion, ObjectStore, Page, PutResult, Stored, Version
+from qo.store.port import (
+    LIST_LIMIT_MAX,
+    Deletion,
+    ObjectStore,
+    Page,
+    PutResult,
+    Stored,
+    Unchanged,
+    Version,
+    VersionMark,
+    VersionPage,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +70,19 @@ class Metered:
         self.counts[Operation.GET] += 1
         return self.store.get(key, version=version)
 
+    def get_if_changed(self, key: str, etag: str) -> Awaitable[Stored | Unchanged | None]:
+        self.counts[Operation.GET] += 1
+        return self.store.get_if_changed(key, etag)
+
     def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
     ) -> Awaitable[PutResult]:
         self.counts[Operation.PUT] += 1
         return self.store.put(key, body, if_match=if_match, if_absent=if_absent)
 
-    def delete(self, key: str, *, if_match: str | None = None) -> Awaitable[None]:
+    def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> Awaitable[None]:
         self.counts[Operation.DELETE] += 1
-        return self.store.delete(key, if_match=if_match)
+        return self.store.delete(key, if_match=if_match, version=version)
 
     def delete_many(self, deletions: Sequence[Deletion]) -> Awaitable[None]:
         self.counts[Operation.DELETE_MANY] += 1
@@ -80,6 +95,12 @@ class Metered:
     def versions(self, key: str) -> Awaitable[Sequence[Version]]:
         self.counts[Operation.VERSIONS] += 1
         return self.store.versions(key)
+
+    def list_versions(
+        self, prefix: str, *, after: VersionMark | None = None, limit: int = LIST_LIMIT_MAX
+    ) -> Awaitable[VersionPage]:
+        self.counts[Operation.VERSIONS] += 1
+        return self.store.list_versions(prefix, after=after, limit=limit)
 
     def versioned(self) -> Awaitable[bool]:
         self.counts[Operation.VERSIONING] += 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from datetime import datetime
+from enum import Enum, auto
 from typing import NamedTuple, Protocol, runtime_checkable
 
 
@@ -20,6 +21,15 @@ class Stored(NamedTuple):
     body: bytes
     etag: str
     version: str | None
+
+
+class Unchanged(Enum):
+    """The answer to ``get_if_changed`` if the object still has the given ETag."""
+
+    UNCHANGED = auto()
+
+
+UNCHANGED = Unchanged.UNCHANGED
 
 
 class PutResult(NamedTuple):
@@ -54,6 +64,27 @@ class Version(NamedTuple):
     deleted: bool
 
 
+class VersionMark(NamedTuple):
+    """A place in a listing of versions: after this version of the key, or after all its versions if None."""
+
+    key: str
+    version: str | None = None
+
+
+class VersionEntry(NamedTuple):
+    """One version in a listing of many keys."""
+
+    key: str
+    version: Version
+
+
+class VersionPage(NamedTuple):
+    """Versions in key order, newest first within a key. ``next``: where the next page begins; None: it was the last."""
+
+    entries: Sequence[VersionEntry]
+    next: VersionMark | None
+
+
 class Deletion(NamedTuple):
     """An object to delete. With a version, that version is removed for good, leaving no delete marker. With an ETag,
     the object is removed only if it still has it; a server that does not support this condition ignores it."""
@@ -76,6 +107,11 @@ class ObjectStore(Protocol):
         """Return the object, or None if there is none (never written, deleted, or a delete marker)."""
         ...
 
+    def get_if_changed(self, key: str, etag: str) -> Awaitable[Stored | Unchanged | None]:
+        """Return the object unless it still has this ETag, or None if there is none. Unchanged, it is not transferred;
+        the price is that of ``get``."""
+        ...
+
     def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
     ) -> Awaitable[PutResult]:
@@ -87,9 +123,9 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def delete(self, key: str, *, if_match: str | None = None) -> Awaitable[None]:
+    def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> Awaitable[None]:
         """Delete one object. A missing key is no error, also with ``if_match``; a key with another ETag raises
-        PreconditionFailed."""
+        PreconditionFailed. With ``version``, exactly that version is removed for good, leaving no delete marker."""
         ...
 
     def delete_many(self, deletions: Sequence[Deletion]) -> Awaitable[None]:
@@ -102,6 +138,12 @@ class ObjectStore(Protocol):
 
     def versions(self, key: str) -> Awaitable[Sequence[Version]]:
         """Return every version of exactly this key, newest first; empty if it never existed."""
+        ...
+
+    def list_versions(
+        self, prefix: str, *, after: VersionMark | None = None, limit: int = LIST_LIMIT_MAX
+    ) -> Awaitable[VersionPage]:
+        """List up to ``limit`` versions of all keys under the prefix, delete markers and deleted keys included."""
         ...
 
     def versioned(self) -> Awaitable[bool]:

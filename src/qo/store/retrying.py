@@ -13,7 +13,18 @@ from typing import TypeVar
 
 from qo.ambient import SYSTEM, Ambient
 from qo.errors import Unavailable
-from qo.store.port import LIST_LIMIT_MAX, Deletion, ObjectStore, Page, PutResult, Stored, Version
+from qo.store.port import (
+    LIST_LIMIT_MAX,
+    Deletion,
+    ObjectStore,
+    Page,
+    PutResult,
+    Stored,
+    Unchanged,
+    Version,
+    VersionMark,
+    VersionPage,
+)
 
 ATTEMPTS = 5
 REST_FIRST_S = 0.05
@@ -42,6 +53,9 @@ class Retrying:
     async def get(self, key: str, *, version: str | None = None) -> Stored | None:
         return await self._retry(lambda: self._store.get(key, version=version))
 
+    async def get_if_changed(self, key: str, etag: str) -> Stored | Unchanged | None:
+        return await self._retry(lambda: self._store.get_if_changed(key, etag))
+
     async def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
     ) -> PutResult:
@@ -49,10 +63,10 @@ class Retrying:
             return await self._store.put(key, body, if_match=if_match, if_absent=if_absent)
         return await self._retry(lambda: self._store.put(key, body))
 
-    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+    async def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> None:
         if if_match is not None:
             return await self._store.delete(key, if_match=if_match)
-        return await self._retry(lambda: self._store.delete(key))
+        return await self._retry(lambda: self._store.delete(key, version=version))
 
     async def delete_many(self, deletions: Sequence[Deletion]) -> None:
         await self._retry(lambda: self._store.delete_many(deletions))
@@ -62,6 +76,11 @@ class Retrying:
 
     async def versions(self, key: str) -> Sequence[Version]:
         return await self._retry(lambda: self._store.versions(key))
+
+    async def list_versions(
+        self, prefix: str, *, after: VersionMark | None = None, limit: int = LIST_LIMIT_MAX
+    ) -> VersionPage:
+        return await self._retry(lambda: self._store.list_versions(prefix, after=after, limit=limit))
 
     async def versioned(self) -> bool:
         return await self._retry(self._store.versioned)

@@ -13,8 +13,19 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from qo.errors import PreconditionFailed
-from qo.store.embedded import Clock, etag_of
-from qo.store.port import Deletion, Entry, Page, PutResult, Stored, Version
+from qo.store.embedded import Clock, etag_of, page_of_versions
+from qo.store.port import (
+    UNCHANGED,
+    Deletion,
+    Entry,
+    Page,
+    PutResult,
+    Stored,
+    Unchanged,
+    Version,
+    VersionMark,
+    VersionPage,
+)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -25,6 +36,10 @@ _LAST_VERSION = "SELECT last_version FROM counter"
 _SET_LAST_VERSION = "UPDATE counter SET last_version = ?"
 
 _GET = "SELECT body, etag, version FROM heads WHERE key = ? AND body IS NOT NULL"
+_GET_IF_CHANGED = """
+    SELECT CASE WHEN etag = ?2 THEN NULL ELSE body END, etag, version FROM heads
+    WHERE key = ?1 AND body IS NOT NULL
+"""
 _GET_VERSION = """
     SELECT body, etag, version FROM heads WHERE key = ?1 AND version = ?2 AND body IS NOT NULL
     UNION ALL
@@ -37,6 +52,7 @@ _LIST_FROM, _LIST_AFTER = (
     """
     for bound in (">=", ">")
 )
+_KEYS_FROM = "SELECT key FROM heads WHERE key >= ? ORDER BY key LIMIT ?"
 _VERSIONS = """
     WITH RECURSIVE chain AS (
         SELECT version, previous, etag, length(body) AS size, modified FROM heads WHERE key = ?
@@ -120,6 +136,12 @@ class SqliteObjects:
             row = self._execute(_GET_VERSION, (key, version)).fetchone()
         return row and Stored(row[0], row[1], str(row[2]))
 
+    def get_if_changed(self, key: str, etag: str) -> Stored | Unchanged | None:
+        row = self._execute(_GET_IF_CHANGED, (key, etag)).fetchone()
+        if row is None:
+            return None
+        return UNCHANGED if row[0] is None else Stored(row[0], row[1], str(row[2]))
+
     def put(self, key: str, body: bytes, if_match: str | None, if_absent: bool) -> PutResult:
         etag = etag_of(body)
         keeps_no_history = key.startswith(self._forget)
@@ -184,6 +206,13 @@ class SqliteObjects:
             )
             for place, (version, etag, size, modified) in enumerate(self._execute(_VERSIONS, (key,)))
         ]
+
+    def list_versions(self, prefix: str, after: VersionMark | None, limit: int) -> VersionPage:
+        # Every key has a version at least, and the first may be the one that the page before ended with.
+        start = max(prefix, "" if after is None else after.key)
+        rows = self._execute(_KEYS_FROM, (start, limit + 2)).fetchall()
+        keys = [key for (key,) in rows if key.startswith(prefix)]
+        return page_of_versions(keys, self.versions, after, limit)
 
     def _changed(self, statement: str, values: tuple[object, ...]) -> bool:
         return self._execute(statement, values).rowcount == 1

@@ -71,10 +71,27 @@ class Tracer:
         ) as span:
             yield WorkSpan(span)
 
+    def open_span(self, name: str, parent: str | None, attributes: Mapping[str, str | int]) -> WorkSpan:
+        """Open a span that is not current, and lasts until its ``end``."""
+        from opentelemetry.trace import SpanKind
+
+        context = parse_traceparent(parent)
+        return WorkSpan(
+            self._tracer.start_span(name, context=context, kind=SpanKind.CONSUMER, attributes=attributes)
+        )
+
 
 class WorkSpan:
     def __init__(self, span: Span) -> None:
         self._span = span
+
+    def set_attribute(self, name: str, value: str | int) -> None:
+        self._span.set_attribute(name, value)
+
+    def end(self) -> None:
+        """End the span; may be repeated."""
+        if self._span.is_recording():
+            self._span.end()
 
     def set_error(self, error: str) -> None:
         from opentelemetry.trace import StatusCode

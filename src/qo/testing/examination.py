@@ -109,9 +109,9 @@ class _KeyRecorder:
         self.touched.add(key)
         return self._store.put(key, body, if_match=if_match, if_absent=if_absent)
 
-    def delete(self, key: str, *, if_match: str | None = None) -> Awaitable[None]:
+    def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> Awaitable[None]:
         self.touched.add(key)
-        return self._store.delete(key, if_match=if_match)
+        return self._store.delete(key, if_match=if_match, version=version)
 
     def delete_many(self, deletions: Sequence[Deletion]) -> Awaitable[None]:
         self.touched.update(each.key for each in deletions)

@@ -12,7 +12,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from qo.errors import NotFound
-from qo.store.port import LIST_LIMIT_MAX, Deletion, Entry, ObjectStore, Page, PutResult, Stored, Version
+from qo.store.port import (
+    LIST_LIMIT_MAX,
+    Deletion,
+    Entry,
+    ObjectStore,
+    Page,
+    PutResult,
+    Stored,
+    Unchanged,
+    Version,
+    VersionEntry,
+    VersionMark,
+    VersionPage,
+)
 from qo.store.sqlite_file import FILE
 
 ROOT = "queues/"
@@ -44,15 +57,19 @@ class Branches:
         place = await self._place(key)
         return None if place is None else await place.store.get(key[len(place.prefix) :], version=version)
 
+    async def get_if_changed(self, key: str, etag: str) -> Stored | Unchanged | None:
+        place = await self._place(key)
+        return None if place is None else await place.store.get_if_changed(key[len(place.prefix) :], etag)
+
     async def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
     ) -> PutResult:
         place = await self._require_place(key)
         return await place.store.put(key[len(place.prefix) :], body, if_match=if_match, if_absent=if_absent)
 
-    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+    async def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> None:
         place = await self._require_place(key)
-        await place.store.delete(key[len(place.prefix) :], if_match=if_match)
+        await place.store.delete(key[len(place.prefix) :], if_match=if_match, version=version)
 
     async def delete_many(self, deletions: Sequence[Deletion]) -> None:
         for each in deletions:
@@ -79,6 +96,26 @@ class Branches:
     async def versions(self, key: str) -> Sequence[Version]:
         place = await self._place(key)
         return [] if place is None else await place.store.versions(key[len(place.prefix) :])
+
+    async def list_versions(
+        self, prefix: str, *, after: VersionMark | None = None, limit: int = LIST_LIMIT_MAX
+    ) -> VersionPage:
+        entries: list[VersionEntry] = []
+        for begin, end, place in await self._spans(prefix):
+            if after is not None and after.key >= end:
+                continue
+            skip = len(place.prefix)
+            mark = after if after is not None and after.key > begin else (VersionMark(begin) if begin else None)
+            mark = None if mark is None else mark._replace(key=mark.key[skip:])
+            page = await place.store.list_versions(prefix[skip:], after=mark, limit=limit - len(entries))
+            listed = [each._replace(key=place.prefix + each.key) for each in page.entries]
+            entries += [each for each in listed if each.key < end]
+            if len(entries) >= limit:
+                # Only the next page would show whether anything follows; an empty one does no harm.
+                last = entries[-1]
+                more = page.next is not None or end != _END
+                return VersionPage(entries, VersionMark(last.key, last.version.version) if more else None)
+        return VersionPage(entries, None)
 
     def versioned(self) -> Awaitable[bool]:
         return self._trunk.versioned()

@@ -29,9 +29,9 @@ from qo.errors import (
     UsageError,
 )
 from qo.http_server.messages import Head, Reply, Request
-from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Deletion, ObjectStore
+from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Deletion, ObjectStore, VersionMark, VersionPage
 from qo.ui import documents
-from qo.ui.s3_listing import decode_token, encode_token, list_versions, list_with_delimiter
+from qo.ui.s3_listing import decode_token, encode_token, list_with_delimiter
 from qo.ui.signing import Denied, Key, Message, pairs, verify, verify_head
 
 KEY_BYTES_MAX = 1024  # The limit of S3.
@@ -247,9 +247,10 @@ class Gateway:
         key_marker, version_marker = query.get("key-marker", ""), query.get("version-id-marker", "")
         if version_marker and not key_marker:
             raise _S3Error(400, "InvalidArgument", "A version-id marker needs a key marker.")
-        page = await list_versions(
-            self._store, prefix, key_marker=key_marker, version_marker=version_marker, limit=limit
-        )
+        after = VersionMark(key_marker, version_marker or None) if key_marker else None
+        page = VersionPage([], None)
+        if limit > 0:
+            page = await self._store.list_versions(prefix, after=after, limit=limit)
         listed = documents.VersionsPage(
             bucket=self._bucket,
             prefix=prefix,
@@ -257,9 +258,9 @@ class Gateway:
             version_marker=version_marker,
             max_keys=limit,
             url=query.get("encoding-type") == "url",
-            versions=page.versions,
-            next_key=page.next_key,
-            next_version=page.next_version,
+            versions=page.entries,
+            next_key="" if page.next is None else page.next.key,
+            next_version="" if page.next is None else page.next.version or "",
         )
         return Reply(200, documents.versions_xml(listed), _XML)
 

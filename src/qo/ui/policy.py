@@ -9,7 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 from qo.core.pipeline.policy import POLICY_MAX, document, encode_policy
-from qo.core.roles import GRANTS, Bucket, Grant, Role, statements
+from qo.core.roles import (
+    GRANTS,
+    PAGE_HINTS,
+    PAGE_HINTS_SHORT,
+    PAGE_TASKS,
+    Bucket,
+    Grant,
+    Role,
+    statements,
+)
 from qo.errors import UsageError
 
 
@@ -20,8 +29,8 @@ def page_policy(bucket: str, prefix: str, *, operator: bool, partition: str = "a
     long for any policy.
     """
     place = Bucket(bucket, prefix, partition)
-    grants = GRANTS[Role.OPERATOR if operator else Role.VIEWER]
-    for narrow in (True, False):
+    actions, fewer = ((PAGE_TASKS, PAGE_HINTS), (PAGE_TASKS, PAGE_HINTS_SHORT)) if operator else ((), ())
+    for narrow, grants in ((True, actions), (False, actions), (False, fewer)):
         if len(text := encode_policy(_policy(place, grants, narrow=narrow))) <= POLICY_MAX:
             return text
         if not prefix:
@@ -32,11 +41,10 @@ def page_policy(bucket: str, prefix: str, *, operator: bool, partition: str = "a
     )
 
 
-def _policy(place: Bucket, grants: tuple[Grant, ...], *, narrow: bool) -> dict[str, Any]:
+def _policy(place: Bucket, actions: tuple[Grant, ...], *, narrow: bool) -> dict[str, Any]:
     """Build the policy. ``narrow``: only the keys of a queue may be read; otherwise everything below the prefix."""
-    view_grants = GRANTS[Role.VIEWER]
-    widened = [each if narrow or each not in view_grants else replace(each, keys=("*",)) for each in grants]
-    parts = statements(place, widened)
+    views = [each if narrow else replace(each, keys=("*",)) for each in GRANTS[Role.VIEWER]]
+    parts = statements(place, [*views, *actions])
     for each in parts:
         del each["Sid"]  # Optional, and the length is limited.
     return document(parts)

@@ -1,13 +1,13 @@
-"""Lists with the delimiters and markers of S3, over a store that lists keys only in order."""
+"""Lists with the delimiters and tokens of S3, over a store that lists keys only in order."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from qo.store.port import LIST_LIMIT_MAX, Entry, ObjectStore, Version
+from qo.store.port import Entry, ObjectStore
 
 FIRST, GROWTH = 4, 4  # Keys of the first request if prefixes are expected, and how requests grow.
 LAST = "\U0010ffff"  # Sorts after everything that may follow a prefix.
@@ -19,14 +19,6 @@ class DelimitedPage(NamedTuple):
     entries: Sequence[Entry]
     common: Sequence[str]
     after: str
-
-
-class VersionHistory(NamedTuple):
-    """Versions with their keys, and the markers of the next page: both empty on the last."""
-
-    versions: Sequence[tuple[str, Version]]
-    next_key: str
-    next_version: str
 
 
 async def list_with_delimiter(
@@ -60,46 +52,6 @@ async def list_with_delimiter(
     # All keys that remain may belong to the last common prefix.
     more = within is None or bool((await store.list(prefix, start_after=after, limit=1)).entries)
     return DelimitedPage(entries, common, after if more and limit > 0 else "")
-
-
-async def list_versions(
-    store: ObjectStore, prefix: str, *, key_marker: str, version_marker: str, limit: int
-) -> VersionHistory:
-    """List up to ``limit`` versions of the keys below the prefix after the markers, newest first for each key.
-
-    A deleted key is included only if it equals the prefix or the key marker, since the store lists live keys alone.
-    """
-    collected: list[tuple[str, Version]] = []
-    if limit < 1:
-        return VersionHistory(collected, "", "")
-    async for key in _keys(store, prefix, key_marker, resumed=bool(version_marker)):
-        versions = list(await store.versions(key))
-        if key == key_marker:
-            ids = [each.version for each in versions]
-            versions = versions[ids.index(version_marker) + 1 :] if version_marker in ids else []
-        for each in versions:
-            if len(collected) == limit:
-                last_key, last = collected[-1]
-                return VersionHistory(collected, last_key, last.version)
-            collected.append((key, each))
-    return VersionHistory(collected, "", "")
-
-
-async def _keys(store: ObjectStore, prefix: str, marker: str, *, resumed: bool) -> AsyncIterator[str]:
-    """Yield the keys to read, in order: the marker if it may have versions left, the prefix itself, then live keys."""
-    after = marker
-    if resumed and marker.startswith(prefix):
-        yield marker
-    if prefix and prefix > marker:
-        yield prefix
-        after = prefix
-    while True:
-        page = await store.list(prefix, start_after=after, limit=LIST_LIMIT_MAX)
-        for entry in page.entries:
-            yield entry.key
-            after = entry.key
-        if not page.truncated:
-            return
 
 
 def encode_token(after: str) -> str:

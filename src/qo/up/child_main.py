@@ -27,6 +27,7 @@ from typing import Any, cast
 from qo.config import origins
 from qo.config.settings import Settings
 from qo.errors import QoError
+from qo.telemetry.log_context import install_handler
 
 log = logging.getLogger(__name__)
 
@@ -138,9 +139,7 @@ def _exit_with_parent(lifeline: int) -> None:
 
 
 def _start_logging(settings: Settings) -> None:
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", level=settings.log_level.upper()
-    )
+    install_handler(settings.log_level.upper())
     for chatty in ("aiohttp", "alembic", "asyncio", "botocore", "httpcore", "httpx", "py4j", "urllib3"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from qo.core.board import WatchTimes
 from qo.core.discovery import IndexMode, UnknownTypes
+from qo.core.limit_shares import Limit
 from qo.core.ownership import LeasingConfig
 from qo.core.poll import Pace
 from qo.errors import UsageError
@@ -49,26 +51,40 @@ class WorkerConfig:
     producer_buffer: int = 128  # Submissions by handlers at a time.
     result_buffer: int = 128  # Reports to the store at a time; while there are more, nothing is claimed.
 
+    shared_limits: Mapping[str, Limit] = field(default_factory=dict[str, Limit])  # By type, over all workers.
+
     lease_s: float = 60.0
     clock_doubt_s: float = 0.0  # By how much two workers' estimates of the store's time may differ.
-    heartbeat_s: float = 15.0
+    heartbeat_s: float = 60.0
     control_s: float = 5.0
 
     shutdown_grace_s: float = 30.0  # For running tasks to finish.
     cancel_grace_s: float = 10.0  # For cancelled tasks to stop.
 
+    has_monitor: bool = False  # Whether a monitor runs beside it, which checks while this worker is the lookout.
+    watch: WatchTimes = field(default_factory=WatchTimes)
     http: str = "off"
+    push_tokens: tuple[str, ...] = field(default=(), repr=False)  # With one, it takes wake-ups at ``http``.
+    push_address: str | None = None  # Where producers reach it; None: at ``http``.
     shard_leasing: LeasingConfig | None = None
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
             raise UsageError(f"concurrency must be at least 1, not {self.concurrency}")
+        for name in ("producer_buffer", "result_buffer"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.lease_s < LEASE_PER_DOUBT * self.clock_doubt_s:
             raise UsageError(
                 f"a lease of {self.lease_s:g} s is too short where the clocks of two workers may differ by "
                 f"{self.clock_doubt_s:g} s, as in a bucket: set QO_LEASE_S to {LEASE_PER_DOUBT * self.clock_doubt_s:g} "
                 "or more"
             )
+
+    @property
+    def leases_shards(self) -> bool:
+        """Whether it polls only shards that it holds a lease on. To find the queue empty, it must look everywhere."""
+        return self.shard_leasing is not None and not self.stop_when_empty
 
     @property
     def renew_s(self) -> float:

@@ -15,11 +15,13 @@ What goes the other way are signals. The part that raises one does not know whic
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from qo.worker.loop.cancel import Why
 from qo.worker.loop.hold import Hold
+from qo.worker.loop.slot_share import OwnSlots, SlotShare
 from qo.worker.loop.state import Lifecycle, State
 from qo.worker.loop.wake_up import WakeUp
 
@@ -31,6 +33,7 @@ class Ports:
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     wake_up: WakeUp = field(default_factory=WakeUp)  # Of the mailbox.
     report_due: asyncio.Event = field(default_factory=asyncio.Event)  # Wakes the heartbeat.
+    slots: SlotShare = field(default_factory=OwnSlots)  # Shared with workers of other queues, or not.
 
     def look(self) -> None:
         """There may be new tasks to find."""
@@ -39,6 +42,7 @@ class Ports:
     def slot_freed(self) -> None:
         """There may be room for more: a slot became free, a claim was settled, or a candidate was not claimed."""
         self.wake_up.room_freed()
+        self.slots.wake_others()
         if self.lifecycle.is_leaving():  # Otherwise nothing waits for it, and it happens all the time.
             self.lifecycle.changed.notify()
 
@@ -83,7 +87,11 @@ class FixedShards:
     """Shards from the settings, polled without leases."""
 
     owned: tuple[str, ...]
-    on_duty: bool = True
+    is_lookout: Callable[[], bool] = lambda: True
+
+    @property
+    def on_duty(self) -> bool:
+        return self.is_lookout()
 
     def may_look(self) -> bool:
         return True

@@ -6,24 +6,40 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING
 
-from qo.config.settings import MonitorSettings, Settings
-from qo.config.worker import ShardLeasingSettings
+from qo.config.kinds import parse_rate
+from qo.config.settings import Settings
+from qo.config.worker import ShardLeasingSettings, WorkerSettings
+from qo.core.board import Rank, WatchTimes
+from qo.core.limit_shares import parse_limit
 from qo.core.ownership import LeasingConfig
 from qo.core.poll import Pace
 from qo.core.storetime import APART_S
 from qo.queue.connecting import connect
+from qo.queue.lookout import Lookout
 from qo.queue.monitor import Monitor, MonitorConfig
 from qo.queue.queue import Queue
+from qo.telemetry.log_context import set_worker
 from qo.worker.api.app import App
+from qo.worker.api.handler import Rate
 from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor
 from qo.worker.layers import ServiceOptions
+from qo.worker.loop.crew import SILENT_BEATS
+from qo.worker.loop.slot_share import SharedSlotsMember
+from qo.worker.observe.depth_board import DepthBoard, DepthMetrics
+from qo.worker.observe.metrics import CONTENT_TYPE
 from qo.worker.observe.stats import Stats
 from qo.worker.shutdown import Shutdown, stop_on_signals
 from qo.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from qo.http_server.pages import PageServer
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +52,32 @@ async def run_worker(
     stop_when_empty: bool = False,
     executors: Mapping[str, Executor] | None = None,
     kills: bool = False,
+    observer: Callable[[Worker], object] | None = None,
 ) -> Stats:
     """Work until SIGTERM, SIGINT or SIGHUP: the first lets running tasks finish, the second gives them back at once.
 
     With ``kills``, the third ends the process, and so does a shutdown that takes longer than its graces allow.
+    ``observer`` is called with the worker before it runs: to subscribe to it, say.
     """
     config = worker_config(queue, settings, stop_when_empty)
+    worker = make_worker(queue, app, config, settings, executors=executors)
+    if observer is not None:
+        observer(worker)
+    set_worker(config.worker_id)  # For the monitor's lines, too.
+    log_start(app, config, settings)
+    with installed_shutdown([worker], settings, kills=kills):
+        return await run_with_monitor(worker, queue, settings)
+
+
+def make_worker(
+    queue: Queue,
+    app: App,
+    config: WorkerConfig,
+    settings: Settings,
+    *,
+    executors: Mapping[str, Executor] | None = None,
+    slot_share: SharedSlotsMember | None = None,
+) -> Worker:
     same_store = with_absolute_path(settings)
 
     async def open_again() -> Queue:
@@ -49,21 +85,42 @@ async def run_worker(
 
     # A store in memory cannot be opened twice.
     open_queue = open_again if settings.location.is_shared else None
-    worker = Worker(queue, app, config, executors=executors, open_queue=open_queue)
-    _log_start(app, config, settings)
+    return Worker(queue, app, config, executors=executors, open_queue=open_queue, slot_share=slot_share)
+
+
+@contextmanager
+def installed_shutdown(workers: Sequence[Worker], settings: Settings, *, kills: bool) -> Generator[None]:
+    """Let signals end these workers within the context."""
     loop = asyncio.get_running_loop()
+
+    def drain() -> None:
+        for worker in workers:
+            loop.call_soon_threadsafe(worker.stop)
+
+    def cancel() -> None:
+        for worker in workers:
+            loop.call_soon_threadsafe(worker.hurry)
+
     shutdown = Shutdown(
-        drain=lambda: loop.call_soon_threadsafe(worker.stop),
-        cancel=lambda: loop.call_soon_threadsafe(worker.hurry),
-        drain_s=config.shutdown_grace_s,
-        cancel_s=config.cancel_grace_s,
+        drain=drain,
+        cancel=cancel,
+        drain_s=settings.worker.shutdown_grace_s,
+        cancel_s=settings.worker.cancel_grace_s,
         exit_s=settings.worker.exit_grace_s,
         kills=kills,
     )
     shutdown.install()
+    try:
+        yield
+    finally:
+        shutdown.restore()
+
+
+async def run_with_monitor(worker: Worker, queue: Queue, settings: Settings) -> Stats:
+    """Run a worker, with a monitor beside it unless the settings say otherwise."""
     monitor = None
     if not settings.worker.no_monitor:
-        checks = Monitor(queue, monitor_config(settings.monitor))
+        checks = Monitor(queue, monitor_config(settings), worker.stats.depths)
         monitor = asyncio.create_task(checks.run(asyncio.Event(), on_duty=lambda: worker.on_duty))
     try:
         return await worker.run()
@@ -71,7 +128,6 @@ async def run_worker(
         if monitor is not None:
             monitor.cancel()  # It can be interrupted anywhere: another monitor will do its work.
             await asyncio.gather(monitor, return_exceptions=True)
-        shutdown.restore()
 
 
 def with_absolute_path(settings: Settings) -> Settings:
@@ -81,16 +137,73 @@ def with_absolute_path(settings: Settings) -> Settings:
 
 
 async def run_monitor(queue: Queue, settings: Settings) -> None:
-    """Check and sweep until SIGTERM, SIGINT or SIGHUP."""
+    """Check, sweep and purge until SIGTERM, SIGINT or SIGHUP; serve the depth of the queue as metrics."""
     stopped = asyncio.Event()
+    depths = DepthBoard()
+    server = _serve_depth(settings.monitor.http, depths)
     restore = stop_on_signals(stopped)
     try:
-        await Monitor(queue, monitor_config(settings.monitor)).run(stopped)
+        await watch(
+            queue,
+            monitor_config(settings),
+            stopped,
+            name=f"monitor-{make_worker_id(queue)}",
+            heartbeat_s=settings.worker.heartbeat_s,
+            depths=depths,
+        )
     finally:
         restore()
+        if server is not None:
+            server.stop()
 
 
-def _log_start(app: App, config: WorkerConfig, settings: Settings) -> None:
+def _serve_depth(address: str, depths: DepthBoard) -> PageServer | None:
+    if address == "off":
+        return None
+    from qo.http_server.listening import listen
+    from qo.http_server.pages import CLIENT_TIMEOUT_S, PageServer, page_reply
+
+    metrics = DepthMetrics(depths)
+    pages = {
+        "/livez": lambda: page_reply(HTTPStatus.OK, b"ok\n"),
+        "/metrics": lambda: page_reply(HTTPStatus.OK, metrics.exposition(), CONTENT_TYPE),
+    }
+    listening = listen(
+        address, what="the monitor's metrics", remedy="set monitor.http to a free address, or to off"
+    )
+    server = PageServer(listening, pages, client_timeout_s=CLIENT_TIMEOUT_S)
+    server.start()
+    log.info("metrics of the queue are at http://%s/metrics", server.address)
+    return server
+
+
+async def watch(
+    queue: Queue,
+    config: MonitorConfig,
+    stop: asyncio.Event,
+    *,
+    name: str,
+    heartbeat_s: float,
+    depths: DepthBoard | None = None,
+) -> None:
+    """Run a monitor and be the lookout until stopped. Workers leave the duty to it."""
+    lookout = Lookout(
+        queue,
+        name=name,
+        rank=Rank.MONITOR,
+        silent_max_s=SILENT_BEATS * heartbeat_s,
+        times=WatchTimes.for_checks(config.check_interval_s),
+    )
+    looking_out = asyncio.create_task(lookout.run())
+    try:
+        await Monitor(queue, config, depths).run(stop, on_duty=lambda: lookout.on_duty)
+    finally:
+        looking_out.cancel()
+        await asyncio.gather(looking_out, return_exceptions=True)
+        await lookout.leave()
+
+
+def log_start(app: App, config: WorkerConfig, settings: Settings) -> None:
     task_types = ", ".join(app.task_types) or "none"
     log.info(
         "worker %s on %s, %d at a time; types: %s",
@@ -123,16 +236,39 @@ def worker_config(queue: Queue, settings: Settings, stop_when_empty: bool) -> Wo
         process_tasks_max=values.process_tasks_max,
         process_memory_max_mb=values.process_memory_max_mb,
         spark_slots=values.spark_slots,
-        service=ServiceOptions(timeout_s=values.timeout_s),
+        service=_service_options(values),
+        producer_buffer=values.producer_buffer,
+        result_buffer=values.result_buffer,
+        shared_limits={task_type: parse_limit(task_type, text) for task_type, text in values.limits},
         lease_s=values.lease_s,
         clock_doubt_s=APART_S if settings.location.is_remote else 0.0,
-        heartbeat_s=values.heartbeat_s,
+        heartbeat_s=_heartbeat_s(values),
+        has_monitor=not values.no_monitor,
+        watch=WatchTimes.for_checks(settings.monitor.check_interval_s),
         control_s=values.control_s,
         shutdown_grace_s=values.shutdown_grace_s,
         cancel_grace_s=values.cancel_grace_s,
         http=values.http,
+        push_tokens=settings.push.tokens,
+        push_address=values.push_address,
         shard_leasing=leasing_config(values.shard_leasing, pace),
     )
+
+
+def _service_options(values: WorkerSettings) -> ServiceOptions:
+    return ServiceOptions(
+        load_shed=values.load_shed,
+        buffer=values.buffer,
+        timeout_s=values.timeout_s,
+        concurrency_limit=values.concurrency_limit,
+        rate_limit=None if values.rate_limit is None else Rate(*parse_rate(values.rate_limit)),
+    )
+
+
+def _heartbeat_s(values: WorkerSettings) -> float:
+    """Where shards are leased, heartbeats say who shares them, and must not be much rarer than leases are renewed."""
+    leasing = values.shard_leasing
+    return min(values.heartbeat_s, leasing.lease_ttl_s / 2) if leasing.enabled else values.heartbeat_s
 
 
 def leasing_config(settings: ShardLeasingSettings, pace: Pace) -> LeasingConfig | None:
@@ -146,12 +282,15 @@ def leasing_config(settings: ShardLeasingSettings, pace: Pace) -> LeasingConfig 
     )
 
 
-def monitor_config(settings: MonitorSettings) -> MonitorConfig:
+def monitor_config(settings: Settings) -> MonitorConfig:
+    values = settings.monitor
     return MonitorConfig(
-        check_interval_s=settings.check_interval_s,
-        worker_health_threshold_s=settings.worker_health_threshold_s,
-        sweep_interval_s=settings.sweep_interval_s,
-        sweep_page_size=settings.sweep_page_size,
+        check_interval_s=values.check_interval_s,
+        worker_health_threshold_s=values.worker_health_threshold_s,
+        sweep_interval_s=values.sweep_interval_s,
+        sweep_page_size=values.sweep_page_size,
+        retention=settings.retention.policy,
+        purge_requests_per_minute=settings.retention.requests_per_minute,
     )
 
 

@@ -3,42 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qo.errors import UsageError
 from qo.queue import roster
-from qo.queue.feed import Feed
 from qo.queue.queue import Queue
 from qo.store.metered import Metered
+from qo.telemetry.log_context import set_worker
 from qo.worker.api.app import App
 from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor, executors_for
-from qo.worker.layers.services import build_services
+from qo.worker.layers.services import build_services, share_limits
 from qo.worker.leasing.ownership import Ownership
 from qo.worker.loop.admission import Admission
 from qo.worker.loop.attempts import Attempts
 from qo.worker.loop.best_effort import best_effort
 from qo.worker.loop.cancel import Why
-from qo.worker.loop.clock import running_loop
-from qo.worker.loop.control import Control, Follower
+from qo.worker.loop.clock import call_on_loop
+from qo.worker.loop.control import Control
+from qo.worker.loop.crew import Crew
 from qo.worker.loop.drain import Drain
 from qo.worker.loop.hold import Hold, Holds
 from qo.worker.loop.keeper import Keeper, KeeperThread, OpenQueue
 from qo.worker.loop.loop_lag import LoopLag
 from qo.worker.loop.mailbox import Mailbox
+from qo.worker.loop.slot_share import SharedSlotsMember
 from qo.worker.loop.state import State
 from qo.worker.loop.type_filter import TypeFilter
 from qo.worker.observe.gauge import Gauge
 from qo.worker.observe.heartbeat import Heartbeat
+from qo.worker.observe.orphan_types import OrphanTypes
+from qo.worker.observe.spans import Spans
 from qo.worker.observe.stats import Stats, StatsSnapshot
+from qo.worker.observe.subscriptions import Subscription, Subscriptions
 from qo.worker.ports import FixedShards, Ports, ShardScope
 
 if TYPE_CHECKING:
     from qo.worker.observe.status import Health, StatusServer
-
-log = logging.getLogger(__name__)
 
 
 class Worker:
@@ -53,9 +55,11 @@ class Worker:
         *,
         executors: Mapping[str, Executor] | None = None,
         open_queue: OpenQueue | None = None,
+        slot_share: SharedSlotsMember | None = None,
     ) -> None:
         """``open_queue`` opens the same queue once more, for the thread that renews leases; without it they are
-        renewed in the worker's own event loop. ``executors`` adds to those for async, thread and process."""
+        renewed in the worker's own event loop. ``executors`` adds to those for async, thread and process.
+        ``slot_share`` is for a worker that shares its slots with those of other queues."""
         roster.validate_worker_id(config.worker_id)
         self._queue = queue
         self._config = config
@@ -63,18 +67,22 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._ran = False
         self._background: list[asyncio.Task[None]] = []
-        self._ports = Ports()
+        self._ports = Ports() if slot_share is None else Ports(slots=slot_share)
         self._lifecycle = self._ports.lifecycle
         self.stats = Stats()
         self._holds = Holds()
+        self._spans = Spans(config.worker_id)
+        self._subscriptions = Subscriptions(config.worker_id, self.snapshot)
         self._control = Control(self._apply_control)
         self._admission = Admission(config.limits)
+        self._shared_limits = share_limits(app, queue, config, self._admission, self._ports.slot_freed)
         self._executors = executors_for(app, config, self._on_late_return, executors)
         self._type_filter = self._make_type_filter(app)
-        self._feed = self._make_feed()
+        self._crew = Crew(queue, config, self._ports)
+        self._feed = self._crew.make_feed(self._type_filter.judge)
         self._attempts = self._make_attempts(app)
         self._ownership = self._make_ownership()
-        self._scope: ShardScope = self._ownership or FixedShards(config.shards)
+        self._scope: ShardScope = self._ownership or FixedShards(config.shards, lambda: self._crew.on_duty)
         self._leasing: asyncio.Task[None] | None = None
         self._mailbox = self._make_mailbox()
         self._drain = Drain(
@@ -85,14 +93,14 @@ class Worker:
             control=self._control,
             changed=self._lifecycle.changed,
         )
-        self._follower = Follower(
-            queue, self._control, worker_id=config.worker_id, holds=self._holds, attempts=self._attempts
-        )
+        self._follower = self._crew.make_follower(self._control, self._holds, self._attempts, self._feed)
         self._keeper = Keeper(self._holds, self.stats, config.lease_times, stop_attempt=self._stop_attempt)
         self._keeper_thread: KeeperThread | None = None
         self._loop_lag = LoopLag(self.stats)
         self._gauge = self._make_gauge()
         self._heartbeat = self._make_heartbeat(app)
+        if slot_share is not None:
+            slot_share.attach(self._used_slots, self._ports.wake_up.room_freed)
         self._reported_shards: tuple[str, ...] = ()
         self._status: StatusServer | None = None
 
@@ -106,25 +114,18 @@ class Worker:
             ambient=self._queue.ambient,
         )
 
-    def _make_feed(self) -> Feed:
-        return Feed(
-            self._queue,
-            shards=self._config.shards,
-            mode=self._config.index_mode,
-            ready_page_size=self._config.ready_page_size,
-            log_scan_page_size=self._config.log_scan_page_size,
-            judge=self._type_filter.judge,
-        )
-
     def _make_attempts(self, app: App) -> Attempts:
         return Attempts(
             self._queue,
             self._config,
             holds=self._holds,
             stats=self.stats,
-            services=build_services(app, self._config.service, self._executors, self._admission),
-            executors=self._executors,
+            services=build_services(
+                app, self._config.service, self._executors, self._admission, self._on_late_return
+            ),
             admission=self._admission,
+            spans=self._spans,
+            tell_failure=self._subscriptions.tell_failure,
             ports=self._ports,
         )
 
@@ -138,12 +139,13 @@ class Worker:
             admission=self._admission,
             stats=self.stats,
             scope=self._scope,
+            spans=self._spans,
             ports=self._ports,
         )
 
     def _make_ownership(self) -> Ownership | None:
         leasing = self._config.shard_leasing
-        if leasing is None or self._config.stop_when_empty:  # To find the queue empty, it must look everywhere.
+        if leasing is None or not self._config.leases_shards:
             return None
         return Ownership(
             self._queue,
@@ -187,18 +189,18 @@ class Worker:
     def pause(self) -> None:
         """Claim nothing more until resumed. Waiting tasks are given back, running ones go on. Callable from any
         thread, as are ``resume``, ``stop``, ``hurry`` and ``cancel``."""
-        self._on_loop(self._control.pause)
+        call_on_loop(self._loop, self._control.pause)
 
     def resume(self) -> None:
-        self._on_loop(self._control.resume)
+        call_on_loop(self._loop, self._control.resume)
 
     def stop(self) -> None:
         """Take no more tasks; ``run`` returns once the running ones have finished, or their grace is over."""
-        self._on_loop(self._control.stop)
+        call_on_loop(self._loop, self._control.stop)
 
     def hurry(self) -> None:
         """Do not wait for running tasks any longer: stop them and give them back."""
-        self._on_loop(self._control.hurry)
+        call_on_loop(self._loop, self._control.hurry)
 
     def cancel(self, task_id: str) -> bool:
         """Stop the attempt at a task here; it ends as cancelled. False if this worker does not hold it."""
@@ -218,7 +220,7 @@ class Worker:
 
     @property
     def on_duty(self) -> bool:
-        """Whether its monitor should check: with shard leasing, one worker does so for all."""
+        """Whether its monitor should check: one worker does so for all."""
         return self._scope.on_duty
 
     @property
@@ -234,6 +236,11 @@ class Worker:
         """May be called from any thread."""
         return self._gauge.snapshot()
 
+    def subscribe(self, *, every_s: float = 1.0, buffer: int = 1_000) -> Subscription:
+        """Return an async iterator: a ``StatsSnapshot`` every so often, and a ``TerminalFailure`` for each task that
+        fails for good here. See ``Subscription``. Call it in the worker's event loop."""
+        return self._subscriptions.add(every_s, buffer)
+
     def health(self) -> Health:
         """May be called from any thread."""
         return self._gauge.health()
@@ -244,6 +251,7 @@ class Worker:
         if self._ran:
             raise UsageError("a worker runs once: make a new one")
         self._ran = True
+        set_worker(self._config.worker_id)
         try:
             await self._begin()
             await self._work()
@@ -259,12 +267,21 @@ class Worker:
         config = self._config
         if config.http != "off":
             from qo.worker.observe.status import StatusServer
+            from qo.worker.observe.wake_page import build_posts, push_address
 
-            self._status = StatusServer(config.http, snapshot=self.snapshot, stats=self.stats, health=self.health)
+            def claim(task_ids: Sequence[str]) -> None:
+                call_on_loop(self._loop, lambda: self._mailbox.push(task_ids))
+
+            posts = build_posts(config, take=claim, has_room=self._has_room)
+            self._status = StatusServer(
+                config.http, snapshot=self.snapshot, stats=self.stats, health=self.health, posts=posts
+            )
             self._heartbeat.http = self._status.start()
+            self._heartbeat.push = push_address(config, self._heartbeat.http)
         self._heartbeat.leasing = self._ownership is not None
-        self._spawn(self._loop_lag.run(self._attempts.give_back_overdue))
+        self._spawn(self._loop_lag.run(self._attempts.tick))
         self._follower.begin(await self._heartbeat.begin())
+        await self._crew.join()
         await self._follower.look()  # Before the first claim: the queue may be paused.
         self._ports.enter(State.RUNNING)
         self._apply_control()
@@ -273,10 +290,10 @@ class Worker:
         else:
             self._keeper_thread = KeeperThread(self._keeper, self._open_queue)
             self._keeper_thread.start()
-        self._spawn(self._heartbeat.run())
-        self._spawn(self._follower.run(config.control_s))
+        self._spawn(self._heartbeat.run(), self._shared_limits.run(), self._follower.run(config.control_s))
+        self._spawn(OrphanTypes(self._queue, self._type_filter, self.stats).run())
         if self._ownership is None:
-            self._spawn(self._heartbeat.share(self._feed))
+            self._spawn(self._crew.lookout.run())
         else:
             self._leasing = asyncio.create_task(self._ownership.run())
 
@@ -300,7 +317,7 @@ class Worker:
             await asyncio.gather(mailbox, return_exceptions=True)
 
     async def _end(self) -> None:
-        """Give up every claim and lease, and stop all parts in order."""
+        """Give up every claim and lease, and stop all parts."""
         self._mailbox.shut()
         self._ports.enter(State.DRAINING)
         await self._release_shards()  # First: other workers can poll them while this one finishes.
@@ -313,14 +330,19 @@ class Worker:
         await asyncio.gather(*self._background, return_exceptions=True)
         if self._keeper_thread is not None:
             await self._keeper_thread.stop()
-        await self._queue.hints.flush()
-        await best_effort(self._heartbeat.leave(), "signing off")
+        await self._queue.flush()
+        await best_effort(self._sign_off(), "signing off")
         for executor in self._executors.values():
             executor.close()
         if self._status is not None:
             self._status.stop()
         self._gauge.count_requests()
         self._ports.enter(State.STOPPED)
+        await self._subscriptions.close()
+
+    async def _sign_off(self) -> None:
+        if await self._heartbeat.leave():
+            await self._crew.leave()
 
     async def _release_shards(self) -> None:
         if self._ownership is not None and self._leasing is not None:
@@ -343,6 +365,9 @@ class Worker:
     def _has_room(self) -> bool:
         return self.state is State.RUNNING and self._attempts.idle_slots > 0
 
+    def _used_slots(self) -> int:
+        return self._attempts.used_slots + self._mailbox.claiming
+
     def _on_shards_changed(self) -> None:
         if self._reported_shards != self.shards:
             self._reported_shards = self.shards
@@ -356,19 +381,10 @@ class Worker:
 
     def _stop_attempt(self, hold: Hold, why: Why) -> None:
         """Callable from any thread."""
-        self._on_loop(lambda: self._attempts.stop(hold, why))
+        call_on_loop(self._loop, lambda: self._attempts.stop(hold, why))
 
-    def _on_loop(self, action: Callable[[], None]) -> None:
-        if running_loop() is self._loop:
-            action()
-            return
-        try:
-            self._loop.call_soon_threadsafe(action)
-        except RuntimeError:
-            log.debug("the worker has ended")
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        self._background.append(asyncio.create_task(work))
+    def _spawn(self, *work: Coroutine[Any, Any, None]) -> None:
+        self._background.extend(asyncio.create_task(each) for each in work)
 
     async def _own_queue(self) -> Queue:
         return self._queue

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from msgspec.structs import replace
+
 from qo.ambient import Ambient
 from qo.core import keys, wire
 from qo.core.schedule import Schedule, _between, run_key
@@ -54,6 +56,21 @@ class Ledger(MemoryStore):
         if (problem := misstep(history[-1], task) if history else misbegun(task)) is not None:
             self._say(key, problem)
         history.append(task)
+        if (problem := self._too_early(task)) is not None:
+            self._say(key, problem)
+
+    def _too_early(self, task: Task) -> str | None:
+        """What is wrong if this task may be claimed, with those that it has to wait for; None if nothing is."""
+        if task.flow is None or task.ended or task.waiting:
+            return None
+        last = {history[-1].id: history[-1] for history in self.histories.values()}
+        if any(not last[each].ended for each in task.flow.depends_on):
+            return "it is ready before its dependencies have ended"
+        for other in last.values():
+            in_turn = not other.ended and not other.waiting and other.id != task.id
+            if task.flow.group is not None and in_turn and other.flow and other.flow.group == task.flow.group:
+                return f"it is ready beside {other.id} of the same group"
+        return None
 
     def _schedule(self, key: str, schedule: Schedule) -> None:
         before = self.schedules.get(key)
@@ -85,14 +102,25 @@ def misstep(before: Task, after: Task) -> str | None:
         return "the same write twice"
     if after.updated_at < before.updated_at:
         return "its time runs backwards"
+    if before.follow_up_due and _is_followed(before, after):
+        return None
     if before.ended:
-        return f"it was {before.status}, and what has ended stays ended"
+        connects = after.status is before.status and after.flow != before.flow
+        return None if connects else f"it was {before.status}, and what has ended stays ended"
     if after.status is Status.RUNNING:
         return _begun(before, after)
     return _left(before, after)
 
 
+def _is_followed(before: Task, after: Task) -> bool:
+    """Whether a move only records that what follows a failure was submitted."""
+    recorded = replace(before, followed_attempt=before.attempt, token=after.token, updated_at=after.updated_at)
+    return after == recorded
+
+
 def _begun(before: Task, after: Task) -> str | None:
+    if before.waiting:
+        return "claimed while it waits for others"
     if before.status is Status.PENDING:
         return None if after.attempt == before.attempt + 1 else "a claim that is not the next attempt"
     same = (before.lease_id, before.attempt) == (after.lease_id, after.attempt)
@@ -103,6 +131,8 @@ def _left(before: Task, after: Task) -> str | None:
     if after.attempt != before.attempt:
         return "an attempt without a claim"
     if before.status is Status.PENDING:
+        if after.status is Status.PENDING and after.flow != before.flow:
+            return None
         # Only who asks for it cancels what nobody holds.
         return None if after.status is Status.CANCELLED else f"from pending to {after.status} without a claim"
     if after.settled_lease_id == before.lease_id:

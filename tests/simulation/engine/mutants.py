@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,11 +22,13 @@ from qo.dispatcher.attempts import claiming, completion
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import rows
 from qo.dispatcher.versions import side_inputs
-from qo.queue import monitor, shard_leases, tasks
+from qo.queue import follow_up, monitor, shard_leases, task_removal, tasks
+from qo.queue import queue as queue_module
 from qo.queue.options import NewTask, Options, build
 from qo.queue.schedule_runner import Scheduler
 from qo.queue.shard_leases import ShardLeases
 from qo.store.memory import MemoryStore
+from qo.store.port import Deletion, ObjectStore
 from qo.testing import virtual
 from qo.worker.api.producer import ProducerHandle
 from simulation.engine.machines import PROCESS
@@ -146,19 +148,51 @@ def _any_lease_is_free(patch: Patch) -> None:
     patch.setattr(shard_leases, "decide_lease", decide)
 
 
+def _keyless_follower(patch: Patch) -> None:
+    """What follows a failure has an id by chance, so that whoever submits it again submits another."""
+    options = follow_up.Options
+    patch.setattr(follow_up, "Options", lambda **given: options(**{**given, "key": None, "key_scope": None}))
+
+
+def _follower_recorded_first(patch: Patch) -> None:
+    """That a failure is followed is recorded, and then the task is submitted."""
+    follow = follow_up.follow_up
+
+    async def record_and_follow(queue: Any, snapshot: Any) -> Any:
+        command = lifecycle.FollowUp(queue.ambient.token(), snapshot.task.attempt)
+        await queue.tasks.apply(snapshot, command)
+        return await follow(queue, snapshot)
+
+    for module in (monitor, queue_module):
+        patch.setattr(module, "follow_up", record_and_follow)
+
+
 def _rebuild_at_once(patch: Patch) -> None:
     """A version that is built beside the active one waits for nothing that it reads beside."""
     patch.setattr(side_inputs, "is_held", lambda tx, live, rebuild: False)
+
+
+def _purge_blindly(patch: Patch) -> None:
+    """Tasks are deleted by their keys, not by the versions that were seen."""
+    by_version = task_removal._delete
+
+    async def delete(store: ObjectStore, deletions: Sequence[Deletion]) -> int:
+        return await by_version(store, [Deletion(each.key) for each in deletions])
+
+    patch.setattr(task_removal, "_delete", delete)
 
 
 MUTANTS: dict[str, Mutant] = {
     "no-fence": Mutant("worker", _no_fence),
     "no-conditional-write": Mutant("queue", _no_condition),
     "local-clock": Mutant("queue", _local_clock),
-    "ack-before-children": Mutant("worker", _ack_before_children, first=38),
+    "ack-before-children": Mutant("worker", _ack_before_children, first=13),
     "cursor-before-commit": Mutant("dispatcher", _cursor_before_commit, first=2),
     "rebuild-at-once": Mutant("dispatcher", _rebuild_at_once),
     "record-before-submit": Mutant("queue", _record_before_submit),
+    "keyless-follower": Mutant("queue", _keyless_follower),
+    "follower-recorded-first": Mutant("queue", _follower_recorded_first),
     "lease-from-answer": Mutant("shards", _lease_from_answer),
     "any-lease-is-free": Mutant("shards", _any_lease_is_free),
+    "purge-blindly": Mutant("purges", _purge_blindly),
 }

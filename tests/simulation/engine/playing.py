@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from simulation.engine import dispatcher, machines, queue, shards, worker
+from simulation.engine import dispatcher, machines, purges, queue, shards, worker
 from simulation.engine.faults import Faults
 from support.servers.postgres import PostgresServer
 
@@ -20,6 +20,7 @@ PARTS: dict[str, Callable[[Faults], None]] = {
     "queue": partial(_in_virtual_time, queue.simulate),
     "worker": partial(_in_virtual_time, worker.simulate),
     "shards": partial(_in_virtual_time, shards.simulate),
+    "purges": partial(_in_virtual_time, purges.simulate),
     "dispatcher": dispatcher.simulate,
 }
 

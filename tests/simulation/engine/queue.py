@@ -40,6 +40,7 @@ from simulation.engine.machines import machines
 from support.stores.queues import all_tasks
 
 TASKS = 24
+FRAGILE = range(0, TASKS, 4)  # These fail at the first failure, and a task follows.
 FAR_AHEAD_S = 30 * 86_400.0
 PLANNED_S = 150.0  # How long the schedule is there.
 GIVE_UP_S = 4 * 3600.0
@@ -114,22 +115,34 @@ class World:
                 case _:
                     return {"input": input, "attempt": ctx.attempt}
 
+        @app.task("alert")
+        async def alert(input: dict[str, object]) -> object:
+            return input["task_id"]
+
         return app
 
 
 async def submit_all(world: World) -> None:
-    """Submit what is due now and what is due in a month; try again with a key where there was no answer."""
+    """Submit what is due now and what is due in a month, some after others, some in groups; try again with a key where
+    there was no answer."""
     queue, rng = world.queue("submitter", outages=1), world.faults.stream("submitter")
+    finite: list[str] = []  # What was submitted and will end within this simulation.
     for n in range(TASKS):
         await asyncio.sleep(rng.uniform(0, 1))
         options = Options(
             key=f"{n}" if n % 2 else None,
             delay_s=FAR_AHEAD_S if n % 6 == 5 else rng.choice([None, None, rng.uniform(0, 90)]),
             timeout_s=rng.choice([4.0, 10.0, 30.0]),
-            max_retries=10_000,
+            max_retries=0 if n in FRAGILE else 10_000,
             max_deliveries=10_000,
             retry_policy=QUICK,
             priority=rng.choice([0, 0, 4]),
+            on_failure="alert" if n in FRAGILE else None,
+            depends_on=rng.sample(finite, min(len(finite), rng.choice([1, 3])))
+            if n % 4 == 3 and n % 6 != 5
+            else (),
+            group=rng.choice(["g", "h"]) if n % 3 == 1 else None,
+            on_dependency_failure="run",
         )
         for _ in range(1000 if options.key else 1):
             try:
@@ -138,6 +151,8 @@ async def submit_all(world: World) -> None:
                 await asyncio.sleep(0.5)
             else:
                 world.acknowledged.add(task.id)
+                if options.delay_s != FAR_AHEAD_S:
+                    finite.append(task.id)
                 break
     await queue.hints.flush()
 
@@ -195,7 +210,7 @@ async def unfinished(store: Ledger) -> bool:
     """Whether anything is left that is due within this simulation."""
     give_up_at = virtual.STARTED_AT + timedelta(seconds=GIVE_UP_S)
     last = (history[-1] for history in store.histories.values())
-    return any(not task.ended and task.available_at < give_up_at for task in last)
+    return any(task.follow_up_due or (not task.ended and task.available_at < give_up_at) for task in last)
 
 
 async def live(world: World) -> None:
@@ -245,12 +260,15 @@ async def check_tasks(world: World, queue: Queue) -> list[Task]:
     world.truth.check()
     tasks = await all_tasks(world.truth)
     assert world.acknowledged <= {task.id for task in tasks}, "what was acknowledged is there"
+    check_followers(tasks)
     for task in tasks:
         assert await queue.history(task.id) == world.truth.histories[queue.tasks.key(task.id)], (
             "its history is what was written"
         )
         far_ahead = (task.available_at - task.created_at).total_seconds() == FAR_AHEAD_S
         crashed = task.schedule is not None and task.deliveries == task.max_deliveries
+        if task.on_failure is not None or task.task_type == "alert":
+            continue
         assert task.status is (Status.PENDING if far_ahead else Status.FAILED if crashed else Status.COMPLETED), (
             task
         )
@@ -264,6 +282,15 @@ async def check_tasks(world: World, queue: Queue) -> list[Task]:
     return tasks
 
 
+def check_followers(tasks: list[Task]) -> None:
+    """Every task that failed for good and wanted it is followed by one task, and no other is."""
+    failed = [(task.id, task.attempt) for task in tasks if task.status is Status.FAILED and task.on_failure]
+    followers = [task for task in tasks if task.task_type == "alert"]
+    about = [(task.input["task_id"], task.input["attempt"]) for task in followers]
+    assert sorted(about) == sorted(failed), "each final failure is followed once"
+    assert all(task.status is Status.COMPLETED for task in followers if task.deliveries < task.max_deliveries)
+
+
 async def check_hints(queue: Queue, tasks: list[Task]) -> None:
     """After one undisturbed round of the sweeper every hint is right, and none is missing."""
     await queue.store.delete(keys.SWEEP)
@@ -272,7 +299,7 @@ async def check_hints(queue: Queue, tasks: list[Task]) -> None:
         pass
     found = {
         entry.key
-        for prefix in (keys.READY, keys.LEASES)
+        for prefix in (keys.READY, keys.LEASES, keys.WAITING)
         async for entries in pages(queue.store, prefix)
         for entry in entries
     }

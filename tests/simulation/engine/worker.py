@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -139,6 +139,19 @@ class World:
                         pass
                 return {"input": input, "attempt": ctx.attempt, "child": child}
 
+        @app.task("many", batch=rng.choice([2, 5]), batch_wait_s=rng.choice([0.0, 0.5]), concurrency=2)
+        async def many(items: list[tuple[int, Context]]) -> list[Any]:
+            with ExitStack() as stack:
+                for _, ctx in items:
+                    stack.enter_context(self.alone(ctx))
+                await asyncio.sleep(rng.choice([0.0, 0.05, 3.0]))
+                if rng.randrange(10) == 0:
+                    raise RuntimeError("all of them")
+                return [
+                    {"input": input, "attempt": ctx.attempt, "child": None} if input % 8 else Reject("no use")
+                    for input, ctx in items
+                ]
+
         app.task("work")(work)
         app.task("limited", concurrency=rng.choice([1, 2]), rate=rng.choice([None, Rate(2, 1.0)]))(work)
         return app
@@ -181,7 +194,7 @@ async def submit_all(world: World) -> None:
             max_deliveries=rng.choice([2, 1000]),
             retry_policy=QUICK,
         )
-        task_type = rng.choice(["work", "limited"])
+        task_type = rng.choice(["work", "limited", "many"])
         for _ in range(1000):
             with suppress(StoreError):
                 task = await queue.submit(task_type, n, options)

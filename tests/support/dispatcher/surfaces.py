@@ -110,13 +110,13 @@ class Surface:
         if kind is not None:
             told["Content-Type"] = kind
         app = self.internal if internal else self.public
-        return self._runner.run(_called(app, method, target, told, body))
+        return self._runner.run(call_app(app, method, target, told, body))
 
     def close(self) -> None:
         self._runner.close()
 
 
-async def _called(app: Starlette, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Reply:
+async def call_app(app: Starlette, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Reply:
     """One request, with the scope that the server makes of it. What an app raises after its answer is not for
     callers."""
     path, _, query = target.partition("?")

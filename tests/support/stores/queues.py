@@ -116,12 +116,13 @@ def any_store(request: pytest.FixtureRequest) -> ObjectStore:
 async def queue(any_store: ObjectStore) -> AsyncIterator[Queue]:
     queue = Queue(any_store, ambient=hasty())
     yield queue
-    await queue.hints.flush()
+    await queue.flush()
 
 
 def another(queue: Queue, **options: Any) -> Queue:
     """The same queue as another process would open it."""
-    return Queue(queue.store, **{"prefix_len": queue.prefix_len, "ambient": hasty(), **options})
+    store = options.pop("store", queue.store)
+    return Queue(store, **{"prefix_len": queue.prefix_len, "ambient": hasty(), **options})
 
 
 async def until(condition: Callable[[], Awaitable[Any]], *, within_s: float = 20.0, every_s: float = 0.01) -> Any:
@@ -161,7 +162,8 @@ async def keys_under(store: ObjectStore, prefix: str) -> list[str]:
 async def hints(queue: Queue) -> set[str]:
     """Every index key there is, once pending removals are done."""
     await queue.hints.flush()
-    return {*await keys_under(queue.store, keys.READY), *await keys_under(queue.store, keys.LEASES)}
+    indexes = (keys.READY, keys.LEASES, keys.WAITING)
+    return {key for prefix in indexes for key in await keys_under(queue.store, prefix)}
 
 
 async def path_of(queue: Queue, task_id: str) -> list[tuple[Status, int]]:

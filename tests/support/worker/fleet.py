@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from qo.ambient import Ambient
 from qo.core import keys
-from qo.core.discovery import Due, IndexMode
+from qo.core.discovery import STALE_AFTER, Due, IndexMode
 from qo.core.ownership import LeasingConfig, units
 from qo.core.poll import Pace
 from qo.core.task import Status, Task
@@ -26,7 +26,7 @@ from qo.store.metered import Metered
 from qo.store.port import ObjectStore
 from qo.testing import virtual
 from qo.worker.leasing.ownership import Ownership
-from qo.worker.loop.mailbox import CLAIM_AGAIN_AFTER_S, STALE_AFTER
+from qo.worker.loop.mailbox import CLAIM_AGAIN_AFTER_S
 
 HEARTBEAT_S = 15.0
 Wrap = Callable[[ObjectStore, Ambient], ObjectStore]

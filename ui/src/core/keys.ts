@@ -6,6 +6,7 @@ import type { Task } from "./task";
 export const TASKS = "tasks/";
 export const READY = "ready/";
 export const LEASES = "leases/";
+export const WAITING = "waiting/";
 export const WORKERS = "workers/";
 export const SCHEDULES = "schedules/";
 export const SHARD_LEASES = "shard-leases/";
@@ -16,11 +17,12 @@ const PRIORITY_HEAD_START_MIN = 10;
 const ID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}";
 const TASK_ID = new RegExp(`^${ID}$`);
 const TASK_KEY = new RegExp(`^tasks/([0-9a-f]{1,4})/(${ID})\\.json$`);
-const INDEX_KEY = new RegExp(`^[^/]+/([0-9a-f]{1,4})/([0-9]{10})/(${ID})$`);
+const INDEX_KEY = new RegExp(`^[^/]+/([0-9a-f]{1,4})/([0-9]{10})(?:\\.([0-9]{10}))?/(${ID})$`);
 
 export interface IndexKey {
   shard: string;
   minute: number;
+  dueMinute: number;
   taskId: string;
 }
 
@@ -48,20 +50,29 @@ export function minuteOf(at: string): number {
   return Math.floor((micros(at) ?? 0) / 60e6);
 }
 
-/** Where a pending task stands in line: priority is a head start, but not for what is not due yet. */
-export function readyMinute(task: Task): number {
-  const minute = minuteOf(task.available_at);
-  const due = micros(task.available_at)! <= micros(task.updated_at)!;
-  return due ? minute - task.priority * PRIORITY_HEAD_START_MIN : minute;
+/** Where a pending task stands in line: priority is a head start. */
+function readyMinute(task: Task): number {
+  return minuteOf(task.available_at) - task.priority * PRIORITY_HEAD_START_MIN;
 }
 
-function index(prefix: string, shard: string, minute: number, taskId: string): string {
-  return `${prefix}${shard}/${String(minute).padStart(10, "0")}/${taskId}`;
+function index(prefix: string, shard: string, minute: number, taskId: string, dueMinute = minute): string {
+  const digits = (each: number) => String(each).padStart(10, "0");
+  const due = dueMinute === minute ? "" : `.${digits(dueMinute)}`;
+  return `${prefix}${shard}/${digits(minute)}${due}/${taskId}`;
 }
 
-/** The one hint that a task should have: where it waits, when its lease ends, or none. */
+/** What is not due yet has its due minute beside its place, so that workers pass it over. */
+function readyKey(task: Task): string {
+  const place = readyMinute(task);
+  const ahead = micros(task.available_at)! > micros(task.updated_at)!;
+  return index(READY, task.shard, place, task.id, ahead ? minuteOf(task.available_at) : place);
+}
+
+/** The one hint that a task should have: where it waits for a worker or for other tasks, when its lease ends, or none. */
 export function indexKey(task: Task): string | null {
-  if (task.status === "pending") return index(READY, task.shard, readyMinute(task), task.id);
+  if (task.status === "pending" && task.flow?.waits_for.length)
+    return index(WAITING, task.shard, minuteOf(task.available_at), task.id);
+  if (task.status === "pending") return readyKey(task);
   if (task.status === "running" && task.lease_expires_at !== null)
     return index(LEASES, task.shard, minuteOf(task.lease_expires_at), task.id);
   return null;
@@ -69,7 +80,9 @@ export function indexKey(task: Task): string | null {
 
 export function parseIndex(key: string): IndexKey | null {
   const matched = INDEX_KEY.exec(key);
-  return matched ? { shard: matched[1]!, minute: Number(matched[2]), taskId: matched[3]! } : null;
+  if (!matched) return null;
+  const [, shard, minute, due, taskId] = matched;
+  return { shard: shard!, minute: Number(minute), dueMinute: Number(due ?? minute), taskId: taskId! };
 }
 
 export function workerKey(workerId: string): string {

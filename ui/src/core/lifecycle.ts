@@ -6,7 +6,7 @@
  */
 
 import { iso, micros } from "./instant";
-import { ENDED, type Status, type Task } from "./task";
+import { ENDED, type Flow, type Status, type Task } from "./task";
 
 export type Verb = "replay" | "archive" | "unarchive" | "cancel";
 
@@ -60,7 +60,15 @@ function replay(task: Task, command: Command, now: number): Decision {
     cancel_requested: false,
     cancelled_by: null,
     cancel_reason: null,
+    ...(task.flow && { flow: replayed(task.flow) }),
   });
+}
+
+/** What is run again waits for its dependencies no more. In its group it keeps its place, or gets in line again. */
+function replayed(flow: Flow): Flow {
+  const place = flow.waits_for.filter((each) => each === "group" || each.includes("#"));
+  if (flow.group === null || place.length > 0) return { ...flow, waits_for: place, broken_by: null };
+  return { ...flow, waits_for: ["group"], broken_by: null, turn: flow.turn + 1 };
 }
 
 function cancel(task: Task, command: Command, now: number): Decision {

@@ -1,6 +1,7 @@
 /** The task as stored; docs/reference/task-format.md explains the fields. */
 
 import { micros } from "./instant";
+import { unsealed } from "./sealed";
 import { misfit } from "./shape";
 
 export const STATUSES = ["pending", "running", "completed", "failed", "cancelled", "expired", "archived"] as const;
@@ -8,6 +9,17 @@ export type Status = (typeof STATUSES)[number];
 
 export const ENDED: ReadonlySet<Status> = new Set(["completed", "failed", "cancelled", "expired", "archived"]);
 export const FORMAT = 1; // What this page understands. A newer one may mean something else by the same names.
+
+/** How a task is connected with others. */
+export interface Flow {
+  depends_on: string[];
+  on_dependency_failure: string;
+  waits_for: string[];
+  dependents: string[];
+  broken_by: string | null;
+  group: string | null;
+  turn: number;
+}
 
 export interface Task {
   id: string;
@@ -44,6 +56,7 @@ export interface Task {
   schedule: string | null;
   archived_from: Status | null;
   progress: unknown;
+  flow: Flow | null;
 }
 
 export class Unreadable extends Error {}
@@ -69,10 +82,35 @@ export function readTask(text: string, key: string): Task {
     (micros(found.available_at) === null && "available_at") ||
     (micros(found.created_at) === null && "created_at") ||
     (micros(found.updated_at) === null && "updated_at") ||
+    (!isFlow(found.flow ?? null) && "flow") ||
     (!["number", "undefined"].includes(typeof (found.timeout_seconds ?? undefined)) && "timeout_seconds") ||
     misfit(found, CHECKED);
   if (broken) throw new Unreadable(`${key} is not a task: its ${broken} is missing or wrong`);
-  return { ...DEFAULTS, ...found } as Task;
+  const flow = found.flow ? { ...FLOW, ...found.flow } : null;
+  const task = { ...DEFAULTS, ...found, flow } as Task;
+  // The page writes from the stored text, never from this value: what is encrypted is replaced only for people.
+  return {
+    ...task,
+    last_error: unsealed(task.last_error),
+    traceback: unsealed(task.traceback),
+    progress: unsealed(task.progress),
+  };
+}
+
+const FLOW: Flow = {
+  depends_on: [],
+  on_dependency_failure: "cancel",
+  waits_for: [],
+  dependents: [],
+  broken_by: null,
+  group: null,
+  turn: 0,
+};
+
+function isFlow(found: unknown): boolean {
+  return (
+    found === null || (typeof found === "object" && !Array.isArray(found) && misfit(found as object, FLOW) === null)
+  );
 }
 
 const DEFAULTS: Partial<Task> = {

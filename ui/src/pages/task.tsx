@@ -6,6 +6,7 @@ import { members } from "../core/document";
 import { shardOf, taskIdOf, taskKey } from "../core/keys";
 import { readTask, type Task } from "../core/task";
 import { type Moment, READ_AT_FIRST, Timeline } from "../queue/timeline";
+import { isOverdue, whyUnclaimed } from "../queue/waiting";
 import type { Bucket } from "../s3/client";
 import { Problem } from "../s3/problem";
 import { useApp } from "../shell/app";
@@ -24,6 +25,7 @@ interface Looked {
   moments: Moment[];
   versions: number;
   problem: Problem | null; // Of the history alone: the task itself is still worth seeing.
+  waits: string | null; // Why nobody has claimed it, although it is due.
 }
 
 export function TaskPage({ id, query }: { id: string; query: Record<string, string> }): JSX.Element {
@@ -37,7 +39,11 @@ export function TaskPage({ id, query }: { id: string; query: Record<string, stri
     const { shard_prefix_len } = await queue.manifest();
     const key = taskKey(shardOf(taskId, shard_prefix_len), taskId);
     timeline.of ??= new Timeline(bucket, key);
-    return lookAt(bucket, key, timeline.of, most);
+    const looked = await lookAt(bucket, key, timeline.of, most);
+    if (!isOverdue(looked.task, bucket.time.now())) return looked;
+    const workers = await queue.roster.look().catch(() => null); // A viewer of tasks need not see workers.
+    const waits = workers && whyUnclaimed(looked.task, workers, bucket.time.now(), queue.silentMaxS);
+    return { ...looked, waits };
   }, [id, most]);
   return (
     <>
@@ -60,10 +66,10 @@ async function lookAt(bucket: Bucket, key: string, timeline: Timeline, most: num
   const task = readTask(stored.text, key);
   try {
     const moments = await timeline.look(stored.etag || task.token, most);
-    return { task, text: stored.text, moments, versions: timeline.total, problem: null };
+    return { task, text: stored.text, moments, versions: timeline.total, problem: null, waits: null };
   } catch (error) {
     const problem = error instanceof Problem ? error : new Problem("wrong", String(error));
-    return { task, text: stored.text, moments: [], versions: 0, problem };
+    return { task, text: stored.text, moments: [], versions: 0, problem, waits: null };
   }
 }
 
@@ -93,7 +99,7 @@ function Shape({
           <Actions task={task} />
         </div>
       </header>
-      <State task={task} />
+      <State task={task} waits={looked.waits} />
       {task.last_error && task.status !== "completed" && (
         <Panel title={task.status === "pending" ? "Error of the last attempt" : "Error"}>
           <pre tabIndex={0} class="block s-failed">

@@ -12,7 +12,7 @@ import { ProgressShown, progressMatters } from "../show/progress";
 import { Panel } from "../show/states";
 import { Ago, At, plural } from "../show/text";
 
-export function State({ task }: { task: Task }): JSX.Element {
+export function State({ task, waits }: { task: Task; waits: string | null }): JSX.Element {
   useSecond();
   const { bucket } = useApp();
   const left = task.lease_expires_at === null ? 0 : (seconds(task.lease_expires_at) ?? 0) - bucket.time.now();
@@ -49,6 +49,12 @@ export function State({ task }: { task: Task }): JSX.Element {
                 <At at={task.available_at} />
               </span>
             </dd>
+          </>
+        )}
+        {waits && (
+          <>
+            <dt>Waits</dt>
+            <dd class="s-expired">{waits}</dd>
           </>
         )}
         {progressMatters(task.progress, task.status) && (

@@ -3,6 +3,7 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { parseExact } from "../core/document";
+import { sealedWith } from "../core/sealed";
 import { Problem } from "../s3/problem";
 import { useApp } from "../shell/app";
 import { Failure, Panel } from "../show/states";
@@ -33,6 +34,13 @@ export function Value({
   };
   const text = place === null ? raw : (fetched ?? undefined);
   const nothing = text === undefined || text === "null";
+  const sealed = raw?.startsWith('"') ? sealedWith(JSON.parse(raw)) : null;
+  if (sealed !== null)
+    return (
+      <Panel title={name}>
+        <span class="quiet">encrypted with key {sealed}</span>
+      </Panel>
+    );
   return (
     <Panel title={name} right={!nothing && <Copy text={text} what={`the ${name.toLowerCase()}`} />}>
       {place !== null && fetched === null ? (

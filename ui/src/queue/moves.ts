@@ -7,7 +7,7 @@ import { withCancel } from "../core/desired";
 import { patched } from "../core/document";
 import { DESIRED, indexKey, shardOf, taskKey } from "../core/keys";
 import { type Command, decide, type Verb } from "../core/lifecycle";
-import { readTask, type Task } from "../core/task";
+import { ENDED, readTask, type Task } from "../core/task";
 import type { Bucket, Stored } from "../s3/client";
 import { Problem } from "../s3/problem";
 
@@ -80,7 +80,9 @@ async function settled(bucket: Bucket, before: Task, after: Task, command: Comma
   const [old, wanted] = [indexKey(before), indexKey(after)];
   try {
     if (wanted !== null && (wanted !== old || before === after)) await bucket.put(wanted, after.token);
-    if (old !== null && old !== wanted) await bucket.remove(old);
+    // The hint of a task that has ended stays if others wait for it: whoever follows it tells them.
+    const awaited = ENDED.has(after.status) && (after.flow?.dependents.length ?? 0) > 0;
+    if (old !== null && old !== wanted && !awaited) await bucket.remove(old);
   } catch {
     // Hints are only hints: the task is true, and the sweeper repairs what leads to it.
   }

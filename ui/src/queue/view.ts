@@ -101,13 +101,13 @@ export function lineOf(catalogue: Catalogue, now: number): Line {
     const parsed = parseIndex(key);
     if (!parsed) continue;
     line.byShard.set(parsed.shard, (line.byShard.get(parsed.shard) ?? 0) + 1);
-    if (parsed.minute > minute) {
+    if (parsed.dueMinute > minute) {
       line.later += 1;
       continue;
     }
     line.due += 1;
     // Priority puts a task further forward than it has waited; its hint was written when it began to.
-    const since = Math.max(parsed.minute * 60, modified);
+    const since = Math.max(parsed.dueMinute * 60, modified);
     if (line.oldestS === null || since < line.oldestS) line.oldestS = since;
   }
   return line;

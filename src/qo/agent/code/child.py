@@ -27,6 +27,7 @@ from qo.agent.code.version_processes import LINE_MAX
 from qo.agent.service import open_agent
 from qo.api.contract.task import Claimed
 from qo.config.settings import Settings
+from qo.telemetry.log_context import install_handler
 from qo.worker.loop.cancel import CancelToken, Why
 from qo.worker.loop.outcome import Acked
 
@@ -106,9 +107,7 @@ def _stop(work: asyncio.Task[None], attempt: _Attempt, why: Why) -> None:
 
 
 def _start_logging(settings: Settings) -> None:
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", level=settings.log_level.upper()
-    )
+    install_handler(settings.log_level.upper())
     for chatty in ("aiohttp", "asyncio", "botocore", "httpcore", "httpx", "py4j", "urllib3"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 

@@ -44,5 +44,5 @@ class Problem(Answer):
     """The body of every error: what is wrong, and what to do about it."""
 
     error: str
-    code: str = ""  # The kind of error, for programs: see qo.dispatcher.http.error_responses.
+    code: str = ""  # The kind of error, for programs: see qo.asgi.error_responses.
     detail: list[str] = []

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qo.cli.durations import parse_duration_s
 from qo.cli.invocation import Session, command, new_app
 from qo.cli.pipelines.dispatcher_client import ask, require_extra
 from qo.cli.pipelines.formatting import format_bytes, format_count
+from qo.core.durations import parse_duration_s
 
 if TYPE_CHECKING:
     from qo.agent.collection import Candidate, Collected

@@ -9,8 +9,8 @@ import typer
 
 from qo.cli.invocation import Session, command, new_app, setting_option
 from qo.config.settings import Settings
+from qo.core.cost_model import CostEstimate, Load, Rhythm, estimate
 from qo.core.discovery import IndexMode
-from qo.core.pricing import CostEstimate, Rhythm, estimate
 from qo.errors import UsageError
 
 app = new_app()
@@ -30,19 +30,21 @@ def cost(
     kept_days: Annotated[
         float, typer.Option("--kept-days", help="How many days tasks are kept [30].", show_default=False)
     ] = 30.0,
+    task_seconds: Annotated[
+        float, typer.Option("--task-seconds", help="How many seconds a task runs [1].", show_default=False)
+    ] = 1.0,
 ) -> None:
     """Estimate what a bucket would charge for requests.
 
     Prints US dollars a month for each index mode, at the list prices of Amazon S3 Standard and with the current
     settings. No store is accessed.
     """
-    if workers < 0 or tasks_per_day < 0 or kept_days < 0:
-        raise UsageError("--workers, --tasks-per-day and --kept-days cannot be negative")
+    if min(workers, tasks_per_day, kept_days, task_seconds) < 0:
+        raise UsageError("--workers, --tasks-per-day, --kept-days and --task-seconds cannot be negative")
     settings = session.settings({"worker.poll_min_ms": poll_min_ms, "worker.poll_max_ms": poll_max_ms})
     rhythm = _rhythm(settings)
-    estimates = {
-        mode: estimate(workers, tasks_per_day, mode, kept_d=kept_days, rhythm=rhythm) for mode in IndexMode
-    }
+    load = Load(workers, tasks_per_day, kept_days, task_seconds)
+    estimates = {mode: estimate(load, mode, rhythm=rhythm) for mode in IndexMode}
     if session.json:
         session.output.document([_document(mode, estimates[mode]) for mode in IndexMode])
         return
@@ -61,7 +63,7 @@ def _rhythm(settings: Settings) -> Rhythm:
         ready_page=worker.ready_page_size,
         log_scan_page=worker.log_scan_page_size,
         heartbeat_s=worker.heartbeat_s,
-        control_s=worker.control_s,
+        lease_s=worker.lease_s,
         check_s=monitor.check_interval_s,
         sweep_s=monitor.sweep_interval_s,
         sweep_page=monitor.sweep_page_size,

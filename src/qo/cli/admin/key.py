@@ -1,18 +1,24 @@
-"""qo key list, rotate: the keys that sign the tokens of tasks.
+"""qo key list, rotate: the keys that sign the tokens of tasks. qo key generate: a key that encrypts payloads.
 
-The keys are files, so these commands run on the machine that has them.
+The keys that sign are files, so these commands run on the machine that has them.
 """
 
 from __future__ import annotations
 
+import base64
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from qo.cli.invocation import Session, command, new_app, new_group
 from qo.cli.pipelines.dispatcher_client import log_quietly, open_context, require_extra
 from qo.cli.pipelines.formatting import format_timestamp
+from qo.core.sealed import KEY_BYTES, is_key_id
+from qo.errors import UsageError
 
 if TYPE_CHECKING:
     from qo.dispatcher.auth.signing_keys import KeyListing
@@ -20,6 +26,27 @@ if TYPE_CHECKING:
 
 app = new_app()
 key = new_group(app, "key", "List and rotate the keys that sign the tokens of tasks.")
+
+
+@command(key, "generate")
+def generate(
+    session: Session,
+    key_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The name of the key, stored with what it encrypts.")
+    ],
+) -> None:
+    """Print a new key that encrypts the payloads of tasks.
+
+    Store it where only producers and workers can read it: encryption.key_file, say. Whoever loses it cannot read what
+    it has encrypted.
+    """
+    if not is_key_id(key_id):
+        raise UsageError(f"{key_id!r} cannot name a key: use 1 to 64 letters, digits, '.', '_' and '-'")
+    text = f"{key_id}:{base64.b64encode(os.urandom(KEY_BYTES)).decode()}"
+    if session.json:
+        session.output.document({"id": key_id, "key": text})
+    else:
+        session.output.line(text)
 
 
 @command(key, "rotate")

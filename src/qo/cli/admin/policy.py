@@ -30,6 +30,15 @@ def policy(
             help="For a producer: may create tasks, but not overwrite existing ones. Only AWS enforces it.",
         ),
     ] = False,
+    push: Annotated[
+        bool, typer.Option("--push", help="For a producer: may also read which workers there are, to wake them.")
+    ] = False,
+    purge: Annotated[
+        bool,
+        typer.Option(
+            "--purge", help="For a monitor or a worker: may also remove tasks that were kept long enough."
+        ),
+    ] = False,
 ) -> None:
     """Print the IAM policy that a role needs.
 
@@ -51,6 +60,8 @@ def policy(
         runtime=runtime,
         data=_data(settings),
         create_only=create_only,
+        push=push,
+        purge=purge,
         roles=[dispatcher.role_arn] if dispatcher.role_arn else [],
         functions=_functions(dispatcher.lambda_function, region),
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from qo.cli.invocation import Session, command, new_app, new_group
 from qo.config import origins
 from qo.config.setting import Setting
 from qo.config.settings import SETTINGS, Settings
+from qo.core.durations import format_duration
 
 app = new_app()
 config = new_group(app, "config", "Show the settings, and where each comes from.")
@@ -48,8 +49,22 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
-        return ",".join(str(part) for part in value) or "-"  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        return ",".join(_part(part) for part in cast("tuple[Any, ...]", value)) or "-"
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() else f"{value:g}"
+    return str(value)
+
+
+def _part(part: Any) -> str:
+    """Return one element of a setting that has several; a table of a task type as its variable has it."""
+    if not isinstance(part, tuple) or not isinstance(part[-1], tuple):
+        return str(part)  # pyright: ignore[reportUnknownArgumentType]
+    name, rows = cast("tuple[str, tuple[tuple[str, float | None], ...]]", part)
+    return ",".join(f"{name}.{row}={_duration(value)}" for row, value in rows)
+
+
+def _duration(seconds: float | None) -> str:
+    return "forever" if seconds is None else format_duration(seconds).replace(" ", "")
 
 
 @command(config, "paths")

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from qo.cli.durations import parse_duration_s
 from qo.cli.invocation import Session, command, new_app, new_group
 from qo.cli.pipelines.dispatcher_client import ask, check_limit, pages, route
 from qo.cli.pipelines.formatting import format_timestamp
+from qo.core.durations import parse_duration_s
 from qo.core.words import plural
 
 app = new_app()

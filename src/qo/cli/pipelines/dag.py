@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qo.cli.confirmation import confirm, is_interactive
-from qo.cli.durations import parse_duration_s
 from qo.cli.invocation import Session, command, new_app, new_group
 from qo.cli.pipelines import dag_view
 from qo.cli.pipelines.dispatcher_client import ask, check_limit, pages, require_extra, route
 from qo.cli.pipelines.formatting import format_timestamp
+from qo.core.durations import parse_duration_s
 from qo.core.words import plural
 
 if TYPE_CHECKING:

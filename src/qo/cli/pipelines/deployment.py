@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from qo.api.delivery import deploy_version
 from qo.api.redeploying import Confirm, confirm_again
-from qo.cli.durations import format_duration
+from qo.core.durations import format_duration
 from qo.core.words import plural
 from qo.errors import Refused, TaskFailed
 

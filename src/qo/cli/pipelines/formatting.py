@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from qo.cli.durations import format_instant
+from qo.core.durations import format_instant
 
 
 def format_timestamp(text: str | None) -> str:

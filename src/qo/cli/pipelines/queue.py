@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from qo.cli.durations import format_duration
 from qo.cli.invocation import Session, command, new_app, new_group
 from qo.cli.pipelines.dispatcher_client import ask
+from qo.core.durations import format_duration
 
 app = new_app()
 queue = new_group(app, "queue", "List the queues of pipelines, and how much waits in each.")

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from qo.cli.durations import format_duration, parse_duration_s
 from qo.cli.invocation import Runtime, Session, command, new_app
 from qo.cli.output import one_line
 from qo.cli.queue.task_actions import login
 from qo.core.control import Desired, Order, Target, WorkerOrder, describe, in_force, orders_for, targets
+from qo.core.durations import format_duration, parse_duration_s
 from qo.core.poll import Pace
 from qo.errors import TaskFailed, UsageError
 from qo.queue import control, roster

@@ -10,10 +10,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from qo.cli.durations import format_instant, parse_duration_s
 from qo.cli.invocation import Session, command, new_app, new_group
 from qo.cli.queue.submission import read_input
 from qo.core import wire
+from qo.core.durations import format_instant, parse_duration_s
 from qo.core.schedule import CatchUp, Overlap, Schedule, next_run
 from qo.core.task import Task
 from qo.errors import UsageError

@@ -8,11 +8,12 @@ import typer
 
 from qo.cli.invocation import Session, command, new_app
 from qo.cli.queue import task_view
-from qo.cli.queue.submission import options, read_input, read_tasks
+from qo.cli.queue.submission import read_input, read_tasks
 from qo.core.task import Task
 from qo.errors import UsageError
 from qo.queue.options import NewTask
 from qo.queue.queue import Queue
+from qo.queue.task_document import OPTION_NAMES, options
 
 app = new_app()
 
@@ -58,6 +59,9 @@ Reschedules = Annotated[
 Deliveries = Annotated[
     int | None, _option("--max-deliveries", "How many workers may die while they run it before it fails [5].")
 ]
+OnFailure = Annotated[
+    str | None, _option("--on-failure", "The type of the task to submit if this one fails for good.", "TYPE")
+]
 RetryInitial = Annotated[int | None, _option("--retry-initial-ms", "The delay before the first retry [1000].")]
 RetryMax = Annotated[int | None, _option("--retry-max-ms", "The longest delay before a retry [60000].")]
 RetryMultiplier = Annotated[
@@ -65,6 +69,21 @@ RetryMultiplier = Annotated[
 ]
 RetryJitter = Annotated[
     float | None, _option("--retry-jitter", "The jitter: 0.25 spreads each delay over ±25 % [0.25].")
+]
+DependsOn = Annotated[
+    list[str] | None, _option("--depends-on", "Run it only when this task has completed; may be repeated.", "TASK")
+]
+OnDependencyFailure = Annotated[
+    str | None,
+    _option("--on-dependency-failure", "If such a task fails: cancel this one, or run it all the same [cancel]."),
+]
+Group = Annotated[str | None, _option("--group", "Tasks of one group run one at a time, in order.", "NAME")]
+UniqueKey = Annotated[
+    str | None,
+    _option("--unique", "Not if a task of this type and key is pending or running: return that one.", "KEY"),
+]
+UniqueFor = Annotated[
+    str | None, _option("--unique-for", "Also not for so long after that one was submitted.", "DURATION")
 ]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until it has ended; exit 8 unless it completed.")]
 WaitTimeout = Annotated[str | None, _option("--wait-timeout", "Wait no longer than this.", "DURATION")]
@@ -87,6 +106,12 @@ def submit(
     priority: Priority = None,
     max_reschedules: Reschedules = None,
     max_deliveries: Deliveries = None,
+    on_failure: OnFailure = None,
+    depends_on: DependsOn = None,
+    on_dependency_failure: OnDependencyFailure = None,
+    group: Group = None,
+    unique: UniqueKey = None,
+    unique_for: UniqueFor = None,
     retry_initial_ms: RetryInitial = None,
     retry_max_ms: RetryMax = None,
     retry_multiplier: RetryMultiplier = None,
@@ -98,23 +123,8 @@ def submit(
 
     Prints the id of the task (with --json, the task). Everything is checked before anything is written.
     """
-    values = {
-        "at": at,
-        "delay": delay,
-        "key": key,
-        "key_scope": key_scope,
-        "expires_in": expires_in,
-        "expires_at": expires_at,
-        "timeout": timeout,
-        "retries": retries,
-        "priority": priority,
-        "max_reschedules": max_reschedules,
-        "max_deliveries": max_deliveries,
-        "retry_initial_ms": retry_initial_ms,
-        "retry_max_ms": retry_max_ms,
-        "retry_multiplier": retry_multiplier,
-        "retry_jitter": retry_jitter,
-    }
+    arguments = locals()
+    values = {name: arguments[name] for name in OPTION_NAMES}
     wait_s = task_view.parse_wait_s(wait_timeout, "--wait-timeout")
     if wait_s is not None and not wait:
         raise UsageError("--wait-timeout needs --wait")
@@ -128,7 +138,10 @@ def submit(
 
 def _submit_one(session: Session, new: NewTask, wait: bool, wait_s: float | None) -> int | None:
     async def submit_task(queue: Queue) -> Task:
-        return await queue.submit(new.task_type, new.input, new.options)
+        task, created = await queue.submit_or_find(new.task_type, new.input, new.options)
+        if not created and new.options.unique is not None:
+            session.output.note("it was there already")
+        return task
 
     async def submit_and_wait(queue: Queue) -> Task:
         return await task_view.wait_until_ended(queue, (await submit_task(queue)).id, wait_s)

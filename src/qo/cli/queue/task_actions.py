@@ -6,14 +6,31 @@ import asyncio
 import getpass
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from qo.cli.invocation import Session, command, new_app
+from qo.cli.queue.bulk_actions import (
+    AfterOption,
+    DryRunOption,
+    ErrorOption,
+    LimitOption,
+    OlderOption,
+    Selection,
+    ShardOption,
+    SinceOption,
+    StatusOption,
+    TypeOption,
+    YesOption,
+    act_on_selection,
+    require_one_way,
+)
 from qo.core.shard import validate_task_id
 from qo.core.task import Task
 from qo.errors import QoError
+from qo.queue.bulk import Action
 from qo.queue.options import check_text
 from qo.queue.queue import Queue
 
@@ -22,21 +39,89 @@ app = new_app()
 CONCURRENT_MOVES = 32
 
 TaskIds = Annotated[list[str], typer.Argument(metavar="TASK...", help="The ids of the tasks.")]
+OptionalTaskIds = Annotated[
+    list[str] | None, typer.Argument(metavar="[TASK...]", help="The ids of the tasks.", show_default=False)
+]
 
 
 @command(app, "replay")
-def replay(session: Session, task_ids: TaskIds) -> int:
+def replay(
+    session: Session,
+    task_ids: OptionalTaskIds = None,
+    status: StatusOption = None,
+    type: TypeOption = None,
+    shard: ShardOption = None,
+    since: SinceOption = None,
+    older_than: OlderOption = None,
+    error: ErrorOption = None,
+    limit: LimitOption = None,
+    after: AfterOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    dependents: Annotated[
+        bool,
+        typer.Option("--dependents", help="Also revive tasks that were cancelled because these did not complete."),
+    ] = False,
+) -> int:
     """Run failed, cancelled or expired tasks again.
 
-    Each becomes pending at once, with all its retries.
+    Each becomes pending at once, with all its retries, and waits for its dependencies no more. Give ids, or a filter:
+    then the command shows which tasks match, and asks; without a terminal it changes nothing unless you say --yes.
     """
-    return _move_each(session, task_ids, lambda queue, task_id: queue.replay(task_id))
+    selection = Selection(
+        status=status,
+        task_type=type,
+        shard=shard,
+        since=since,
+        older_than=older_than,
+        error=error,
+        limit=limit,
+        after=after,
+        dry_run=dry_run,
+        yes=yes,
+    )
+    if require_one_way(selection, task_ids or []):
+        return act_on_selection(
+            session, Action.REPLAY, selection, lambda queue: partial(queue.replay, dependents=dependents)
+        )
+    return _move_each(session, task_ids or [], lambda queue, task_id: queue.replay(task_id, dependents=dependents))
 
 
 @command(app, "archive")
-def archive(session: Session, task_ids: TaskIds) -> int:
-    """Archive ended tasks: they are kept, but not listed."""
-    return _move_each(session, task_ids, lambda queue, task_id: queue.archive(task_id))
+def archive(
+    session: Session,
+    task_ids: OptionalTaskIds = None,
+    status: StatusOption = None,
+    type: TypeOption = None,
+    shard: ShardOption = None,
+    since: SinceOption = None,
+    older_than: OlderOption = None,
+    error: ErrorOption = None,
+    limit: LimitOption = None,
+    after: AfterOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> int:
+    """Archive ended tasks: they are kept, but not listed.
+
+    Give ids, or a filter: then the command shows which tasks match, and asks; without a terminal it changes nothing
+    unless you say --yes.
+    """
+    selection = Selection(
+        status=status,
+        task_type=type,
+        shard=shard,
+        since=since,
+        older_than=older_than,
+        error=error,
+        limit=limit,
+        after=after,
+        dry_run=dry_run,
+        yes=yes,
+    )
+    if require_one_way(selection, task_ids or []):
+        return act_on_selection(session, Action.ARCHIVE, selection, lambda queue: queue.archive)
+    return _move_each(session, task_ids or [], lambda queue, task_id: queue.archive(task_id))
 
 
 @command(app, "unarchive")
@@ -48,18 +133,47 @@ def unarchive(session: Session, task_ids: TaskIds) -> int:
 @command(app, "cancel")
 def cancel(
     session: Session,
-    task_ids: TaskIds,
+    task_ids: OptionalTaskIds = None,
     reason: Annotated[str | None, typer.Option("--reason", help="Why; kept with the task.")] = None,
     by: Annotated[str | None, typer.Option("--by", help="Who cancels them [your login name].")] = None,
+    status: StatusOption = None,
+    type: TypeOption = None,
+    shard: ShardOption = None,
+    since: SinceOption = None,
+    older_than: OlderOption = None,
+    limit: LimitOption = None,
+    after: AfterOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
 ) -> int:
     """Cancel pending tasks; ask running ones to stop.
 
-    Workers notice within seconds. They stop handlers that can be stopped; other handlers have to check for it.
+    Workers notice within seconds. They stop handlers that can be stopped; other handlers have to check for it. Give
+    ids, or a filter: then the command shows which tasks match, and asks; without a terminal it changes nothing unless
+    you say --yes.
     """
     check_text("--reason", reason)
     check_text("--by", by)
     who = by or login()
-    return _move_each(session, task_ids, lambda queue, task_id: queue.cancel(task_id, by=who, reason=reason))
+    selection = Selection(
+        status=status,
+        task_type=type,
+        shard=shard,
+        since=since,
+        older_than=older_than,
+        limit=limit,
+        after=after,
+        dry_run=dry_run,
+        yes=yes,
+    )
+    if require_one_way(selection, task_ids or []):
+        return act_on_selection(
+            session,
+            Action.CANCEL,
+            selection,
+            lambda queue: lambda task_id: queue.cancel(task_id, by=who, reason=reason),
+        )
+    return _move_each(session, task_ids or [], lambda queue, task_id: queue.cancel(task_id, by=who, reason=reason))
 
 
 def login() -> str | None:

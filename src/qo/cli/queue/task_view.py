@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
-from qo.cli.durations import format_duration, format_instant, parse_duration_s
 from qo.cli.invocation import Session
+from qo.core.durations import format_duration, format_instant, parse_duration_s
+from qo.core.sealed import describe_sealed
 from qo.core.task import Status, Task
+from qo.core.waits import flow_of
 from qo.errors import TaskFailed
 from qo.queue.queue import Queue
 
 VALUE_CHARS_MAX = 2000
-
-
-async def with_payloads(queue: Queue, task: Task) -> Task:
-    """Return the task with its input and output, wherever those are stored."""
-    return replace(task, input=await queue.input(task), output=await queue.output(task))
+NO_HANDLER = ", no handler"
 
 
 async def wait_until_ended(queue: Queue, task_id: str, timeout_s: float | None) -> Task:
     """Wait until the task has ended, and return it with its payloads. Raises TaskFailed if that takes too long."""
     try:
-        return await with_payloads(queue, await queue.wait(task_id, timeout_s))
+        return await queue.payloads.fetch_values(await queue.wait(task_id, timeout_s))
     except TimeoutError:
         task = await queue.get(task_id)
         raise TaskFailed(
@@ -72,14 +69,18 @@ def record(task: Task) -> dict[str, str]:
         "ended": format_instant(task.completed_at),
         "worker": task.worker_id or "",
         "lease until": format_instant(task.lease_expires_at) if running else "",
+        "depends on": ", ".join(flow_of(task).depends_on),
+        "waits for": ", ".join(flow_of(task).waits_for) if pending else "",
+        "dependents": ", ".join(flow_of(task).dependents),
         "key": task.idempotency_key or "",
         "schedule": task.schedule or "",
+        "on failure": task.on_failure or "",
         "cancel": _describe_cancellation(task),
         "progress": _value(task.progress),
         "input": _value(task.input),
         "output": _value(task.output),
-        "error": task.last_error or "",
-        "traceback": (task.traceback or "").rstrip(),
+        "error": _text(task.last_error),
+        "traceback": _text(task.traceback).rstrip(),
     }
 
 
@@ -90,21 +91,28 @@ def _describe_cancellation(task: Task) -> str:
     return "requested" + "".join(f", {part}" for part in details if part)
 
 
+def _text(text: str | None) -> str:
+    return describe_sealed(text) or text or ""
+
+
 def _value(value: Any) -> str:
     if value is None:
         return ""
+    if (marker := describe_sealed(value)) is not None:
+        return marker
     text = msgspec.json.encode(value).decode()
     if len(text) <= VALUE_CHARS_MAX:
         return text
     return f"{text[:VALUE_CHARS_MAX]}… ({len(text):,} characters; --json shows all)"
 
 
-def show_list(session: Session, tasks: Sequence[Task]) -> None:
+def show_list(session: Session, tasks: Sequence[Task], orphans: Collection[str] = ()) -> None:
+    """Print tasks as rows. ``orphans`` are types that no running worker has a handler for."""
     headers = ("id", "status", "type", "attempt", "updated", "worker")
     rows = [
         (
             task.id,
-            str(task.status),
+            _describe_status(task, orphans),
             task.task_type,
             str(task.attempt),
             format_instant(task.updated_at),
@@ -115,6 +123,16 @@ def show_list(session: Session, tasks: Sequence[Task]) -> None:
     session.output.table(headers, rows)
 
 
+def _describe_status(task: Task, orphans: Collection[str]) -> str:
+    if task.waiting:
+        return "pending (waits)"
+    return f"{task.status}{NO_HANDLER}" if _is_orphan(task, orphans) else str(task.status)
+
+
+def _is_orphan(task: Task, orphans: Collection[str]) -> bool:
+    return task.status is Status.PENDING and task.task_type in orphans
+
+
 def show_history(session: Session, states: Sequence[Task]) -> None:
     headers = ("when", "status", "attempt", "worker", "note")
     rows = [
@@ -123,7 +141,7 @@ def show_history(session: Session, states: Sequence[Task]) -> None:
             str(state.status),
             str(state.attempt),
             state.worker_id or "",
-            state.last_error or _describe_cancellation(state),
+            _text(state.last_error) or _describe_cancellation(state),
         )
         for state in states
     ]

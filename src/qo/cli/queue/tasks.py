@@ -7,15 +7,16 @@ from typing import Annotated
 
 import typer
 
-from qo.cli.durations import parse_duration_s
 from qo.cli.invocation import Session, command, new_app
 from qo.cli.queue import task_view
+from qo.core.durations import parse_duration_s
 from qo.core.shard import validate_task_id
 from qo.core.task import Status, Task
 from qo.core.words import plural
 from qo.errors import UsageError
+from qo.queue.listing import SCAN_MAX, Filter, FoundTasks
 from qo.queue.queue import Queue
-from qo.queue.waiting import why_unclaimed
+from qo.queue.waiting import find_orphans, why_unclaimed
 
 app = new_app()
 
@@ -31,7 +32,7 @@ def status(session: Session, task_id: TaskId) -> None:
     """Show a task as it is now."""
 
     async def read_task(queue: Queue) -> tuple[Task, str | None]:
-        task = await task_view.with_payloads(queue, await queue.get(task_id))
+        task = await queue.payloads.fetch_values(await queue.get(task_id))
         return task, await why_unclaimed(queue, task)
 
     task, reason = session.ask(read_task)
@@ -68,24 +69,39 @@ def list_(
         typer.Option("--since", metavar="DURATION", help="Only tasks that changed within this time, as 1h."),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", help="Show at most this many [100].", show_default=False)] = 100,
+    all_: Annotated[
+        bool, typer.Option("--all", help=f"Look at every task, even if there are more than {SCAN_MAX:,}.")
+    ] = False,
 ) -> None:
     """List tasks, newest first.
 
-    All filters apply before the limit. Archived tasks are listed only with --status archived.
+    All filters apply before the limit. Archived tasks are listed only with --status archived. If there are too many
+    tasks to look at, an evenly spread part of them is listed, and all that wait or run as far as a page holds them.
     """
     since_s = None if since is None else parse_duration_s(since, "--since")
     if limit < 1:
         raise UsageError(f"--limit must be at least 1, not {limit}")
 
-    async def read_list(queue: Queue) -> list[Task]:
+    async def read_list(queue: Queue) -> tuple[FoundTasks, list[str]]:
         changed = None if since_s is None else await queue.store.now() - timedelta(seconds=since_s)
-        return await queue.list(status=status, task_type=type, shard=shard, since=changed, limit=limit)
+        criteria = Filter(status=status, task_type=type, shard=shard, since=changed)
+        matches = await queue.find(criteria, limit, scan_max=None if all_ else SCAN_MAX)
+        return matches, [] if session.json else await find_orphans(queue, matches.tasks)
 
-    tasks = session.ask(read_list)
+    (tasks, complete), orphans = session.ask(read_list)
+    if not complete:
+        session.output.note(
+            "there are too many tasks to look at all of them, so some of the newest may be missing; choose a --shard, "
+            "or a --status of pending or running, or look at every task with --all"
+        )
     if session.json:
         session.output.document(tasks)
         return
-    task_view.show_list(session, tasks)
+    task_view.show_list(session, tasks, frozenset(orphans))
+    if orphans:
+        session.output.note(
+            f"no running worker has a handler for {', '.join(map(repr, orphans))}: start one whose app has it"
+        )
     if len(tasks) == limit:
         session.output.note(f"stopped after {plural(limit, 'task')}; --limit shows more")
 

@@ -23,6 +23,7 @@ def monitor(
     worker_health_threshold_s: Annotated[str | None, setting_option("monitor.worker_health_threshold_s")] = None,
     sweep_interval_s: Annotated[str | None, setting_option("monitor.sweep_interval_s")] = None,
     sweep_page_size: Annotated[str | None, setting_option("monitor.sweep_page_size")] = None,
+    http: Annotated[str | None, setting_option("monitor.http")] = None,
     once: Annotated[
         bool, typer.Option("--once", help="Check once, sweep the whole queue once, print what was done, and stop.")
     ] = False,
@@ -37,6 +38,7 @@ def monitor(
             "monitor.worker_health_threshold_s": worker_health_threshold_s,
             "monitor.sweep_interval_s": sweep_interval_s,
             "monitor.sweep_page_size": sweep_page_size,
+            "monitor.http": http,
         }
     )
     if not once:
@@ -51,13 +53,13 @@ def monitor(
 
 
 async def _check_and_sweep(queue: Queue, settings: Settings) -> dict[str, dict[str, Any]]:
-    monitor = Monitor(queue, monitor_config(settings.monitor))
+    monitor = Monitor(queue, monitor_config(settings))
     check_report = asdict(await monitor.check())
     if settings.monitor.sweep_interval_s == 0:
         return {"check": check_report}
     sweep_counts: dict[str, int] = {}
     while True:  # Ends with the round, because each page advances the cursor.
-        page = await monitor.sweep()
+        page = await monitor.sweep(full=True)
         for name, value in asdict(page).items():
             if not isinstance(value, bool):
                 sweep_counts[name] = sweep_counts.get(name, 0) + value

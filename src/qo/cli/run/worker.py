@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qo.cli.invocation import Session, command, default_to, new_app, refuse_memory, setting_option, start_logging
+from qo.cli.invocation import Session, command, default_to, new_app, refuse_memory, start_logging
 from qo.cli.pipelines.dispatcher_client import require_extra
 from qo.cli.run.worker_list import list_workers
 from qo.config.settings import Settings
@@ -33,9 +33,10 @@ app.add_typer(worker, name="worker")
 command(worker, "list")(list_workers)
 
 
-@command(worker, "run")
+@command(worker, "run", settings="worker")
 def run(
     session: Session,
+    flags: dict[str, Any],
     target: Annotated[
         str | None,
         typer.Option("--app", metavar="MODULE:APP", help="The handlers: a module and the qo.App in it."),
@@ -46,15 +47,6 @@ def run(
             "--runtime", metavar="NAME", help="Run the pipeline tasks of this runtime, instead of an app's tasks."
         ),
     ] = None,
-    id: Annotated[str | None, setting_option("worker.id")] = None,
-    shards: Annotated[str | None, setting_option("worker.shards")] = None,
-    concurrency: Annotated[str | None, setting_option("worker.concurrency")] = None,
-    index_mode: Annotated[str | None, setting_option("worker.index_mode")] = None,
-    ready_page_size: Annotated[str | None, setting_option("worker.ready_page_size")] = None,
-    log_scan_page_size: Annotated[str | None, setting_option("worker.log_scan_page_size")] = None,
-    no_monitor: Annotated[bool | None, setting_option("worker.no_monitor")] = None,
-    http: Annotated[str | None, setting_option("worker.http")] = None,
-    shard_leasing: Annotated[bool | None, setting_option("worker.shard_leasing.enabled")] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Stop when no task is ready any more.")] = False,
 ) -> None:
     """Run a worker: claim tasks and run their handlers.
@@ -62,39 +54,43 @@ def run(
     Runs until SIGTERM, SIGINT or SIGHUP: the first signal lets running tasks finish, the second stops them and gives
     them back to the queue, the third ends the process at once.
     """
-    from qo.worker.observe.stats import plain_counts
+    from qo.worker.observe.stats import completed_of, failed_of, plain_counts
 
     if (target is None) == (runtime is None):
         raise UsageError("give either --app MODULE:APP for tasks, or --runtime NAME for pipelines")
-    settings = session.settings(
-        {
-            "worker.id": id,
-            "worker.shards": shards,
-            "worker.concurrency": concurrency,
-            "worker.index_mode": index_mode,
-            "worker.ready_page_size": ready_page_size,
-            "worker.log_scan_page_size": log_scan_page_size,
-            "worker.no_monitor": no_monitor,
-            "worker.http": http,
-            "worker.shard_leasing.enabled": shard_leasing,
-        }
-    )
+    settings = session.settings(flags)
     if drain and settings.worker.shard_leasing.enabled:
         raise UsageError(
             "--drain does not work with shard leasing, since the worker has to look at all shards: leave out --drain, "
             "or switch leasing off with QO_SHARD_LEASING=false"
         )
-    stats = (
-        _run_runtime(settings, runtime, drain) if target is None else _run_app(session, settings, target, drain)
-    )
+    if settings.worker.queue and runtime is not None:
+        raise UsageError("--queue is for apps; the pipeline tasks of a runtime have a queue of their own")
+    if target is not None and settings.worker.queue:
+        counts = _run_queues(settings, target, drain)
+    elif target is not None:
+        counts = plain_counts(_run_app(session, settings, target, drain))
+    else:
+        counts = plain_counts(_run_runtime(settings, runtime, drain))
+    completed, failed = completed_of(counts), failed_of(counts)
     if session.json:
-        counts = plain_counts(stats)
-        session.output.document({"completed": stats.completed, "failed": stats.failed, **counts})
+        session.output.document({"completed": completed, "failed": failed, **counts})
     else:
         session.output.line(
-            f"completed {stats.completed}, failed attempts {stats.failed}, given back {stats.released}; "
-            f"{plural(stats.requests, 'request')}, ${stats.dollars:.4f} on S3"
+            f"completed {completed}, failed attempts {failed}, given back {counts['released']}; "
+            f"{plural(counts['requests'], 'request')}, ${counts['dollars']:.4f} on S3"
         )
+
+
+def _run_queues(settings: Settings, target: str, drain: bool) -> dict[str, Any]:
+    import asyncio
+
+    from qo.worker.api.app import load_app
+    from qo.worker.queue_group import run_queues
+
+    refuse_memory(settings)
+    start_logging(settings.log_level)
+    return asyncio.run(run_queues(load_app(target), settings, stop_when_empty=drain, kills=True))
 
 
 def _run_app(session: Session, settings: Settings, target: str, drain: bool) -> Stats:

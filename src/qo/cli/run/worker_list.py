@@ -8,10 +8,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from qo.cli.durations import format_duration
 from qo.cli.invocation import Runtime, Session, setting_option
 from qo.cli.output import one_line
 from qo.cli.queue.control import describe_pauses
+from qo.core.durations import format_duration
 from qo.errors import CorruptRecord
 from qo.queue import control, roster
 from qo.queue.queue import Queue

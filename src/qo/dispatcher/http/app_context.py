@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from qo.asgi.traffic import Traffic
 from qo.config.settings import Settings
-from qo.dispatcher.http.traffic import Traffic
 from qo.dispatcher.state.database import State, Tx
 from qo.pipeline.registry import DEFAULT, Registry
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from qo.dispatcher.auth.local_tokens import LocalTokens
     from qo.dispatcher.auth.signing_keys import KeyRing
+    from qo.queue.queue import Queue
 
 
 def _do_nothing() -> None:
@@ -48,3 +49,7 @@ class Context:
     families: Callable[[Tx], Iterable[Metric]] = field(
         default=_no_metrics
     )  # Metrics of other parts of the process.
+    queue: Queue | None = None  # Whose API is served, too.
+    on_stop: list[Callable[[], Awaitable[None]]] = field(
+        default_factory=list["Callable[[], Awaitable[None]]"]
+    )  # Called when the listeners stop, so that requests which wait are answered.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -11,14 +11,17 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute
+from starlette.types import Scope
 
+from qo.asgi import error_responses
+from qo.asgi.request_limits import Limits
+from qo.asgi.traffic import TrafficMiddleware
 from qo.dispatcher.http import (
     attempts,
     backfills,
     bundles,
     dags,
     datasets,
-    error_responses,
     fastapi_routes,
     garbage,
     health,
@@ -33,10 +36,11 @@ from qo.dispatcher.http import (
     workers,
 )
 from qo.dispatcher.http.app_context import Context
-from qo.dispatcher.http.request_limits import Limits
+from qo.dispatcher.http.queue_routes import PREFIX as QUEUE_PREFIX
+from qo.dispatcher.http.queue_routes import queue_routes
 from qo.dispatcher.http.rights import INTERNAL, PUBLIC
 from qo.dispatcher.http.routes import Operation, Routes
-from qo.dispatcher.http.traffic import TrafficMiddleware
+from qo.queue_api.api_routes import waits
 
 API_VERSION = "1"
 
@@ -44,7 +48,7 @@ API_VERSION = "1"
 def public_app(context: Context) -> FastAPI:
     """Build the application for people and their programs, and for the senders of webhooks."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    app.router.routes.extend(_public_routes())
+    app.router.routes.extend([*_public_routes(), *queue_routes(context)])
     _set_up(app, context, _public_operations(), public_openapi)
     _allow_origins(app, context.settings.dispatcher.cors_origins)
     return app
@@ -123,11 +127,33 @@ def _set_up(
     app.state.context = context
     app.state.operations = operations
     app.state.openapi = openapi
+    app.state.missing_path_hint = partial(_other_listener_hint, "claim_task" in operations)
     error_responses.install(app)
     settings = context.settings.dispatcher
-    larger = {bundles.UPLOADS: bundles.BYTES_MAX}
-    app.add_middleware(Limits, body_bytes_max=settings.body_max_bytes, larger=larger)
+    serve = context.settings.serve
+    app.add_middleware(
+        Limits,
+        body_bytes_max=settings.body_max_bytes,
+        setting="dispatcher.body_max_bytes",
+        larger={bundles.UPLOADS: bundles.BYTES_MAX, f"{QUEUE_PREFIX}/": serve.body_max_bytes},
+        waits=_waits_for_task,
+        waits_max=serve.waits_max,
+    )
     app.add_middleware(TrafficMiddleware, traffic=context.traffic)
+
+
+def _waits_for_task(scope: Scope) -> bool:
+    return scope["path"].startswith(f"{QUEUE_PREFIX}/") and waits(scope)
+
+
+def _other_listener_hint(is_internal: bool, path: str) -> str:
+    """Name the other listener to a caller that has mistaken one for the other."""
+    for_tasks = path.startswith(("/internal/", "/v1/task/"))
+    if is_internal and not for_tasks:
+        return "; this listener is for workers, and people are served by the other one, by default on port 8470"
+    if for_tasks and not is_internal:
+        return "; this listener is for people, and workers are served by the other one, by default on port 8471"
+    return ""
 
 
 async def _openapi(request: Request) -> JSONResponse:

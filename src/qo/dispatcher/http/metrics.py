@@ -5,15 +5,15 @@ Each query uses an index and reads a bounded number of rows: a count of ``COUNT_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from qo.asgi.exposition import CONTENT_TYPE as CONTENT_TYPE
+from qo.asgi.exposition import encode, traffic_families
 from qo.core.pipeline.states import EventState, OutboxState
 from qo.core.task import Status
-from qo.dispatcher.http.traffic import BUCKETS_S, Traffic
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import Tx
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from qo.dispatcher.http.app_context import Context
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 COUNT_MAX = 10_000
 
 QUEUE_DEPTH = "qo_dispatcher_queue_depth"
@@ -93,21 +92,9 @@ NAMES = (*(name for name, _, _ in COUNTS), QUEUE_DEPTH, QUEUE_AGE, QUEUE_TRIPPED
 
 def exposition(context: Context) -> bytes:
     """Return the metrics in the Prometheus text format, version 0.0.4. Raises Unavailable without the database."""
-    from prometheus_client import CollectorRegistry, generate_latest
-
+    traffic = traffic_families(context.traffic, REQUESTS, DURATION)
     with context.state.read() as tx:
-        families = [*_counts(tx), *_queues(tx), *_sources(tx), *context.families(tx), *_traffic(context.traffic)]
-    registry = CollectorRegistry()
-    registry.register(_Collector(families))
-    return generate_latest(registry)
-
-
-class _Collector:
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
+        return encode([*_counts(tx), *_queues(tx), *_sources(tx), *context.families(tx), *traffic])
 
 
 def _counts(tx: Tx) -> Iterator[Metric]:
@@ -141,23 +128,3 @@ def _sources(tx: Tx) -> Iterator[Metric]:
     for row in tx.all(query):
         family.add_metric([row["kind"], row["state"]], row["n"])
     yield family
-
-
-def _traffic(traffic: Traffic) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
-
-    answers = CounterMetricFamily(
-        REQUESTS, "Requests answered, by operation and status.", labels=["operation", "status"]
-    )
-    for (operation, status), count in sorted(traffic.answers.copy().items()):
-        answers.add_metric([operation, str(status)], count)
-    yield answers
-    durations_family = HistogramMetricFamily(
-        DURATION, "How long answers took, by operation.", labels=["operation"]
-    )
-    bounds = [*map(str, BUCKETS_S), "+Inf"]
-    for operation, durations in sorted(traffic.durations.copy().items()):
-        durations_family.add_metric(
-            [operation], list(zip(bounds, accumulate(durations.counts), strict=True)), durations.total_s
-        )
-    yield durations_family

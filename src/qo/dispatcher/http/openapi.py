@@ -11,13 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from qo.dispatcher.http.apps import internal_openapi, public_openapi
+from qo.queue_api.api_routes import describe
 
 DIRECTORY = Path("docs/reference/openapi")
 
 
 def documents() -> dict[str, str]:
     """Return the text of each file by its name."""
-    return {"public.json": _text(public_openapi()), "internal.json": _text(internal_openapi())}
+    return {
+        "public.json": _text(public_openapi()),
+        "internal.json": _text(internal_openapi()),
+        "queue.json": _text(describe()),
+    }
 
 
 def _text(document: dict[str, Any]) -> str:

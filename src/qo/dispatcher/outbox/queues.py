@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 from qo.config.settings import Settings
 from qo.core.task import RetryPolicy
 from qo.dispatcher.outbox.wakeup import WakeUp
-from qo.errors import ConfigError
 from qo.queue.connecting import connect
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
-from qo.store import queue_manifest
-from qo.store.opening import needs_proof, open_store
+from qo.queue.queues_below import prepare, queue_settings
+
+__all__ = ["WAKE", "BucketQueues", "open_queue", "prepare", "queue_settings"]
 
 WAKE = "wake"  # The type of all messages, and the scope of their keys.
 
@@ -29,53 +28,9 @@ _RETRIES = 1000
 _POLICY = RetryPolicy(initial_interval_ms=1_000, max_interval_ms=60_000)
 
 
-def queue_settings(settings: Settings, name: str) -> Settings:
-    """Return the settings of one runtime's queue. Raises ConfigError for a store that cannot hold queues."""
-    store = settings.location.child("queues", name)
-    if store is None:
-        raise ConfigError(
-            f"{settings.store} cannot hold the queues of runtimes, which several processes share: "
-            "set QO_STORE to local:PATH or s3://BUCKET/PREFIX"
-        )
-    return replace(settings, store=store)
-
-
-async def prepare(settings: Settings, name: str) -> Settings:
-    """Return the settings of a runtime's queue, ready to use by ``connect`` and workers.
-
-    Raises Unproven for a bucket that `qo doctor` has not passed.
-    """
-    own = queue_settings(settings, name)
-    if needs_proof(settings):
-        await _inherit(settings, own)
-    return own
-
-
 async def open_queue(settings: Settings, name: str) -> Queue:
     """Open the queue of a runtime. ``settings`` name the store above all queues. Raises Unproven as ``prepare``."""
     return await connect(await prepare(settings, name))
-
-
-async def _inherit(above: Settings, own: Settings) -> None:
-    """Copy the proof of the bucket to a new queue: it holds for the whole bucket."""
-    store, _ = await open_store(own)
-    try:
-        there = await queue_manifest.load(store)
-        if there is not None and there.manifest.proof is not None:
-            return
-        parent, _ = await open_store(above)
-        try:
-            proven = await queue_manifest.require(
-                parent,
-                prefix_len=above.shard_prefix_len,
-                needs_proof=True,
-                allow_no_versioning=above.allow_no_versioning,
-            )
-        finally:
-            await parent.close()
-        await queue_manifest.record_proof(store, proven.proof, prefix_len=proven.shard_prefix_len)
-    finally:
-        await store.close()
 
 
 class BucketQueues:

@@ -9,15 +9,13 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from qo.core.keys import EPHEMERAL
+from qo.core.lifecycle_rules import UPLOAD_DAYS, UPLOADS_ID, hint_rule, rule_xml, upload_rule
 from qo.errors import StoreError
 from qo.store.s3.address import query
 from qo.store.s3.failure import failure
 from qo.store.s3.replies import NAMESPACE, refusal
 from qo.store.s3.transport import Reply, Transport
 
-RULE_ID = "qo keeps no history of "
-UPLOAD_RULE_ID = "qo aborts unfinished uploads of "
-UPLOAD_DAYS = 7  # Longer than any attempt takes to write a file.
 UPLOADS_DONE = f"set a lifecycle rule: uploads that nobody finishes are removed after {UPLOAD_DAYS} days"
 ALREADY_OURS = {"BucketAlreadyOwnedByYou", "BucketAlreadyExists"}
 NOT_OFFERED = {"NotImplemented", "MethodNotAllowed"}
@@ -74,7 +72,7 @@ async def add_upload_rule(transport: Transport, prefix: str) -> bool:
     rules = await _rules(transport)
     if rules is None or any(_aborts_uploads(rule, prefix) for rule in rules):
         return False
-    return await _put_rules(transport, rules, [_upload_rule(prefix)])
+    return await _put_rules(transport, rules, [rule_xml(upload_rule(prefix))])
 
 
 async def aborts_uploads(transport: Transport, prefix: str) -> bool | None:
@@ -93,8 +91,9 @@ async def _add_rules(transport: Transport, prefix: str) -> bool:
     if rules is None:
         return False
     rule_ids = {_text(rule, "ID") for rule in rules}
-    missing = [prefix + part for part in EPHEMERAL if RULE_ID + prefix + part not in rule_ids]
-    return bool(missing) and await _put_rules(transport, rules, list(map(_rule, missing)))
+    hint_rules = (hint_rule(prefix + part) for part in EPHEMERAL)
+    missing = [rule for rule in hint_rules if rule["ID"] not in rule_ids]
+    return bool(missing) and await _put_rules(transport, rules, [rule_xml(rule) for rule in missing])
 
 
 async def _rules(transport: Transport) -> list[ElementTree.Element] | None:
@@ -122,28 +121,11 @@ async def _put_rules(
     return reply.status == 200
 
 
-def _rule(prefix: str) -> str:
-    return (
-        f"<Rule><ID>{escape(RULE_ID + prefix)}</ID><Filter><Prefix>{escape(prefix)}</Prefix></Filter>"
-        "<Status>Enabled</Status>"
-        "<Expiration><ExpiredObjectDeleteMarker>true</ExpiredObjectDeleteMarker></Expiration>"
-        "<NoncurrentVersionExpiration><NoncurrentDays>1</NoncurrentDays></NoncurrentVersionExpiration></Rule>"
-    )
-
-
-def _upload_rule(prefix: str) -> str:
-    return (
-        f"<Rule><ID>{escape(UPLOAD_RULE_ID + prefix)}</ID><Filter><Prefix>{escape(prefix)}</Prefix></Filter>"
-        "<Status>Enabled</Status><AbortIncompleteMultipartUpload>"
-        f"<DaysAfterInitiation>{UPLOAD_DAYS}</DaysAfterInitiation></AbortIncompleteMultipartUpload></Rule>"
-    )
-
-
 def _aborts_uploads(rule: ElementTree.Element, prefix: str) -> bool:
     """Whether a rule, ours or another's, aborts unfinished uploads of all keys below the prefix."""
     parts = {_tag(each) for each in rule}
     if "AbortIncompleteMultipartUpload" not in parts or _text(rule, "Status") != "Enabled":
-        return _text(rule, "ID") == UPLOAD_RULE_ID + prefix  # Some servers keep a rule and do not show all of it.
+        return _text(rule, "ID") == UPLOADS_ID + prefix  # Some servers keep a rule and do not show all of it.
     conditions = {_tag(each) for each in rule.iter()} & {"Tag", "ObjectSizeGreaterThan", "ObjectSizeLessThan"}
     return not conditions and prefix.startswith(_text(rule, "Prefix") or "")
 

@@ -11,7 +11,20 @@ from datetime import UTC, datetime
 from qo.ambient import SYSTEM, Ambient
 from qo.core.storetime import steady
 from qo.errors import AccessDenied, PreconditionFailed, StoreError, UsageError
-from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Deletion, Page, PutResult, Stored, Version
+from qo.store.port import (
+    DELETE_LIMIT_MAX,
+    LIST_LIMIT_MAX,
+    UNCHANGED,
+    Deletion,
+    Page,
+    PutResult,
+    Stored,
+    Unchanged,
+    Version,
+    VersionEntry,
+    VersionMark,
+    VersionPage,
+)
 from qo.store.s3 import replies
 from qo.store.s3.address import bucket_address, query
 from qo.store.s3.aws_credentials import Credentials, find_credentials, find_region
@@ -60,7 +73,10 @@ class S3Store:
 
     async def get(self, key: str, *, version: str | None = None) -> Stored | None:
         which = query(versionId=version) if version is not None else ""
-        reply = await self.transport.send("GET", self.prefix + key, which)
+        return await self._stored(await self.transport.send("GET", self.prefix + key, which), key, version)
+
+    async def _stored(self, reply: Reply, key: str, version: str | None = None) -> Stored | None:
+        """Return the object in the reply to a GET, or None if the reply says that there is none."""
         if reply.status == 200:
             return Stored(reply.body, _etag(reply), reply.headers.get("x-amz-version-id"))
         if reply.status == 404 and replies.refusal(reply.body).code != "NoSuchBucket":
@@ -70,6 +86,12 @@ class S3Store:
         if version is None and replies.refusal(reply.body).code == "AccessDenied" and await self._is_unlisted(key):
             return None
         raise self._failure(reply, "GetObject", key)
+
+    async def get_if_changed(self, key: str, etag: str) -> Stored | Unchanged | None:
+        reply = await self.transport.send("GET", self.prefix + key, headers={"If-None-Match": etag})
+        if reply.status == 304 or (reply.status == 200 and _etag(reply) == etag):
+            return UNCHANGED  # A server that ignores the condition sends the object all the same.
+        return await self._stored(reply, key)
 
     async def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
@@ -84,9 +106,12 @@ class S3Store:
             raise PreconditionFailed(f"PutObject of {key!r}: there is no such object any more")
         raise self._failure(reply, "PutObject", key)
 
-    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+    async def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> None:
         condition = _condition(if_match, if_absent=False)
-        reply = await self.transport.send("DELETE", self.prefix + key, headers=condition, once=bool(condition))
+        which = query(versionId=version) if version is not None else ""
+        reply = await self.transport.send(
+            "DELETE", self.prefix + key, which, headers=condition, once=bool(condition)
+        )
         if reply.status in (200, 204):
             return
         if reply.status == 404 and replies.refusal(reply.body).code != "NoSuchBucket":
@@ -126,24 +151,38 @@ class S3Store:
         return replies.list_page(reply.body, prefix=self.prefix)
 
     async def versions(self, key: str) -> Sequence[Version]:
-        name = self.prefix + key
         history: list[Version] = []
-        markers: Mapping[str, str] = {}
+        after: VersionMark | None = None
         while True:
-            arguments = query(encoding_type="url", prefix=name, versions="", **markers)
-            reply = await self.transport.send("GET", "", arguments)
-            if reply.status != 200:
-                raise self._failure(reply, "ListObjectVersions", key)
-            page = replies.versions_page(reply.body)
-            history += [version for its_key, version in page.versions if its_key == name]
-            if not page.truncated:
+            page = await self.list_versions(key, after=after)
+            history += [version for its_key, version in page.entries if its_key == key]
+            if (after := page.next) is None:
                 break
-            if not page.next_key:
-                raise StoreError(f"The versions of {key!r} go on, but {self.transport.place} does not say where")
-            markers = {"key_marker": page.next_key, "version_id_marker": page.next_version}
-        # Newest first already, except where a server lists all delete markers after all versions.
-        history.sort(key=lambda version: (version.latest, version.modified), reverse=True)
+        history.sort(key=_newest, reverse=True)  # Again, for servers that list all delete markers last.
         return history
+
+    async def list_versions(
+        self, prefix: str, *, after: VersionMark | None = None, limit: int = LIST_LIMIT_MAX
+    ) -> VersionPage:
+        arguments = {"encoding_type": "url", "max_keys": str(min(limit, LIST_LIMIT_MAX)), "versions": ""}
+        arguments["prefix"] = self.prefix + prefix
+        if after is not None:
+            arguments["key_marker"] = self.prefix + after.key
+        if after is not None and after.version is not None:
+            arguments["version_id_marker"] = after.version
+        reply = await self.transport.send("GET", "", query(**arguments))
+        if reply.status != 200:
+            raise self._failure(reply, "ListObjectVersions", prefix)
+        page = replies.versions_page(reply.body)
+        skip = len(self.prefix)
+        entries = [VersionEntry(key[skip:], version) for key, version in page.versions]
+        # In this order already, except where a server lists all delete markers after all versions.
+        entries.sort(key=lambda entry: _newest(entry.version), reverse=True)
+        entries.sort(key=lambda entry: entry.key)
+        if page.truncated and not page.next_key:
+            raise StoreError(f"The versions of {prefix!r} go on, but {self.transport.place} does not say where")
+        following = VersionMark(page.next_key[skip:], page.next_version or None) if page.truncated else None
+        return VersionPage(entries, following)
 
     async def versioned(self) -> bool:
         reply = await self.transport.send("GET", "", query(versioning=""))
@@ -187,6 +226,10 @@ def _condition(if_match: str | None, if_absent: bool) -> Mapping[str, str]:
     if if_match is not None:
         return {"If-Match": if_match}
     return {"If-None-Match": "*"} if if_absent else {}
+
+
+def _newest(version: Version) -> tuple[bool, datetime]:
+    return version.latest, version.modified
 
 
 def _etag(reply: Reply) -> str:

@@ -50,6 +50,16 @@ class Deletes(ConformanceTests):
         assert [entry.key for entry in (await store.list(root)).entries] == [f"{root}b", f"{root}d"]
         await store.delete_many([])
 
+    async def test_one_version_is_deleted_for_good_by_itself(self, store: ObjectStore, root: str) -> None:
+        key = f"{root}a"
+        one, two = [await store.put(key, body) for body in (b"one", b"two")]
+        await store.delete(key, version=one.version)
+        await store.delete(key, version=one.version)
+        assert [each.version for each in await store.versions(key)] == [two.version]
+        await store.delete(key, version=two.version)
+        assert await store.get(key) is None
+        assert list(await store.versions(key)) == [], "and no delete marker stays"
+
     async def test_a_version_is_deleted_for_good(self, store: ObjectStore, root: str) -> None:
         key = f"{root}a"
         one, two, three = [await store.put(key, body) for body in (b"one", b"two", b"three")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qo.errors import PreconditionFailed
-from qo.store.port import ObjectStore
+from qo.store.port import Deletion, ObjectStore, VersionMark
 from qo.testing.conformance.effort import ConformanceTests
 
 
@@ -97,3 +97,55 @@ class History(ConformanceTests):
         versions = await store.versions(key)
         assert [each.version for each in versions] == [each.version for each in reversed(results)]
         assert [each.latest for each in versions].count(True) == 1
+
+    async def test_the_versions_of_many_keys_are_listed_in_order_newest_first(
+        self, store: ObjectStore, root: str
+    ) -> None:
+        results = {
+            name: [await store.put(root + name, b"%d" % number) for number in range(count)]
+            for name, count in (("b/1", 2), ("a/2", 1), ("a/1", 3), ("c", 1))
+        }
+        expected = [(root + name, each.version) for name in ("a/1", "a/2", "b/1") for each in results[name][::-1]]
+        page = await store.list_versions(root)
+        listed = [(key, version.version) for key, version in page.entries]
+        assert listed == [*expected, (f"{root}c", results["c"][0].version)]
+        assert page.next is None
+        assert [version.latest for _, version in page.entries] == [True, False, False, True, True, False, True]
+        below = await store.list_versions(f"{root}a/")
+        assert [key for key, _ in below.entries] == [f"{root}a/1"] * 3 + [f"{root}a/2"]
+        assert [version for _, version in below.entries[:3]] == list(await store.versions(f"{root}a/1"))
+
+    async def test_a_deleted_key_is_listed_among_the_versions(self, store: ObjectStore, root: str) -> None:
+        for name in ("a", "b"):
+            await store.put(root + name, b"one")
+        await store.delete(f"{root}a")
+        listed = [(key, version.deleted) for key, version in (await store.list_versions(root)).entries]
+        assert listed == [(f"{root}a", True), (f"{root}a", False), (f"{root}b", False)]
+        await store.delete_many([Deletion(f"{root}a", each.version) for each in await store.versions(f"{root}a")])
+        assert [key for key, _ in (await store.list_versions(root)).entries] == [f"{root}b"]
+
+    @pytest.mark.parametrize("limit", [1, 2, 4])
+    async def test_pages_of_versions_together_are_the_whole(
+        self, store: ObjectStore, root: str, limit: int
+    ) -> None:
+        for name, count in (("a", 3), ("b", 1), ("c", 2)):
+            for number in range(count):
+                await store.put(root + name, b"%d" % number)
+        listed: list[tuple[str, str]] = []
+        after: VersionMark | None = None
+        while True:
+            page = await store.list_versions(root, after=after, limit=limit)
+            assert len(page.entries) <= limit
+            listed += [(key, version.version) for key, version in page.entries]
+            if (after := page.next) is None:
+                break
+        whole = (await store.list_versions(root)).entries
+        assert listed == [(key, version.version) for key, version in whole]
+
+    async def test_versions_are_listed_from_behind_a_key(self, store: ObjectStore, root: str) -> None:
+        for name in ("a", "b", "d"):
+            await store.put(root + name, b"one")
+            await store.put(root + name, b"two")
+        for after, keys in (("a", "bbdd"), ("b", "dd"), ("c", "dd"), ("d", "")):
+            page = await store.list_versions(root, after=VersionMark(root + after))
+            assert "".join(key.removeprefix(root) for key, _ in page.entries) == keys

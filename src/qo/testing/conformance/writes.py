@@ -8,7 +8,7 @@ from hashlib import md5
 import pytest
 
 from qo.errors import PreconditionFailed
-from qo.store.port import ObjectStore
+from qo.store.port import UNCHANGED, ObjectStore, Stored
 from qo.testing.conformance.effort import ConformanceTests
 
 NO_ETAG = '"00000000000000000000000000000000"'
@@ -33,6 +33,21 @@ class Writes(ConformanceTests):
 
     async def test_a_key_that_was_never_written_reads_as_none(self, store: ObjectStore, root: str) -> None:
         assert await store.get(f"{root}nothing") is None
+
+    async def test_what_is_unchanged_is_not_sent_again(self, store: ObjectStore, root: str) -> None:
+        first = await store.put(f"{root}a", b"one")
+        assert await store.get_if_changed(f"{root}a", first.etag) is UNCHANGED
+        assert await store.get_if_changed(f"{root}a", first.etag) is UNCHANGED
+        second = await store.put(f"{root}a", b"two")
+        changed = await store.get_if_changed(f"{root}a", first.etag)
+        assert changed == Stored(b"two", second.etag, second.version)
+        assert await store.get_if_changed(f"{root}a", second.etag) is UNCHANGED
+
+    async def test_what_is_gone_has_changed(self, store: ObjectStore, root: str) -> None:
+        result = await store.put(f"{root}a", b"one")
+        assert await store.get_if_changed(f"{root}never", result.etag) is None
+        await store.delete(f"{root}a")
+        assert await store.get_if_changed(f"{root}a", result.etag) is None
 
     @pytest.mark.parametrize(
         "name",

@@ -12,16 +12,34 @@ import importlib
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from qo.core.limit_shares import Limit
 from qo.errors import NotFound, UsageError
-from qo.worker.api.handler import DEFAULT, Default, Handler, Rate, make_handler
+from qo.queue.options import check_task_type
+from qo.worker.api.handler import BATCH_WAIT_S, DEFAULT, Default, Handler, Rate, make_handler
 
 if TYPE_CHECKING:
     from qo.worker.layers.stack import Layer
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+HOOK_PREFIX = "on_failure:"  # Of the task types of hooks.
+ALL_TYPES = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A task that has failed for good, as a hook gets it: annotate its parameter with this."""
+
+    task_id: str
+    task_type: str
+    attempt: int
+    error: str | None
+    failed_at: datetime
 
 
 class App:
@@ -29,6 +47,7 @@ class App:
         """``layers`` wrap every handler of the app, the first outermost."""
         self.layers = tuple(layers)
         self._handlers: dict[str, Handler] = {}
+        self._has_hooks = False
 
     def task(
         self,
@@ -38,13 +57,21 @@ class App:
         timeout_s: float | Default | None = DEFAULT,
         concurrency: int | None = None,
         rate: Rate | None = None,
+        limit: Limit | None = None,
         layers: Sequence[Layer] = (),
+        batch: int | None = None,
+        batch_wait_s: float = BATCH_WAIT_S,
     ) -> Callable[[F], F]:
         """Register a function for a task type. It takes the input and, if it has a second parameter, a Context.
 
         ``kind`` is where it runs: an ``async def`` in the event loop, a plain function on a thread or, with
         kind="process", in a child process. ``timeout_s`` stops an attempt (None: never); the timeout of a submitted
-        task takes precedence. ``concurrency`` and ``rate`` limit this type within one worker.
+        task takes precedence. ``concurrency`` and ``rate`` limit this type within one worker, ``limit``
+        limits it over all workers.
+
+        With ``batch``, one call takes up to so many tasks: a list of (input, context). It begins when there are so
+        many, or when the first has waited for ``batch_wait_s``, and returns None or a list with the output or the
+        exception of each task. ``concurrency`` is then the number of calls at a time, 1 unless set.
         """
         if not isinstance(task_type, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError('name the task type that the function handles: @app.task("send_email")')
@@ -59,11 +86,33 @@ class App:
                 timeout_s=timeout_s,
                 concurrency=concurrency,
                 rate=rate,
+                limit=limit if limit is None or limit.name else replace(limit, name=task_type),
                 layers=tuple(layers),
+                batch=batch,
+                batch_wait_s=batch_wait_s,
             )
             return function
 
         return register
+
+    def on_failure(self, task_type: str = ALL_TYPES, **options: Any) -> Callable[[F], F]:
+        """Register a function that is called when a task of this type, or of any, has failed for good.
+
+        It is a handler like any other, of a task that the queue submits once for each final failure, also if the
+        worker has died; so it may be called more than once, as handlers may, and its own failure does not change the
+        failed task. Its input is a ``Failure``. ``options`` are those of ``task``. A hook for one type is called
+        instead of the one for all, and ``Options(on_failure=...)`` of a task instead of both.
+        """
+        check_task_type(hook := f"{HOOK_PREFIX}{task_type}", "on_failure")
+        self._has_hooks = True
+        return self.task(hook, **options)
+
+    def hook_type(self, task_type: str) -> str | None:
+        """Return the task type of the hook for this one; None: it has none. Hooks themselves have none."""
+        if not self._has_hooks or task_type.startswith(HOOK_PREFIX):
+            return None
+        hooks = (f"{HOOK_PREFIX}{task_type}", f"{HOOK_PREFIX}{ALL_TYPES}")
+        return next((hook for hook in hooks if hook in self._handlers), None)
 
     def handler(self, task_type: str) -> Handler | None:
         return self._handlers.get(task_type)

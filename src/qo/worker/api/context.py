@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from qo.core.task import Task
+from qo.queue import dependencies
 from qo.queue.options import DELAY_S_MAX, Options, check_number
 from qo.queue.queue import Claim, Queue
 from qo.worker.api.producer import ProducerHandle
@@ -134,6 +135,19 @@ class Context:
         """Submit another task; durable when this returns, and so before this task can complete."""
         return await self.producer.enqueue(task_type, input, options)
 
+    async def results(self) -> list[Any]:
+        """Return the outputs of the tasks that this one depends on, in the order of ``depends_on``; None for one that
+        did not complete. They are read now, however large they are."""
+        return await dependencies.results(self._queue, self.task)
+
+    async def result(self, task_id: str) -> Any:
+        """Return the output of one of the tasks that this one depends on."""
+        return await dependencies.result(self._queue, self.task, task_id)
+
+    async def dependencies(self) -> list[Task]:
+        """Return the tasks that this one depends on: their status and errors, and where large outputs are."""
+        return await dependencies.dependencies(self._queue, self.task)
+
     def close(self) -> Any:
         """End the context with its handler. Return the latest progress, if it is not written yet."""
         self.producer.close()
@@ -198,6 +212,15 @@ class BlockingContext:
 
     def submit(self, task_type: str, input: Any = None, options: Options | None = None) -> Task:
         return self._wait(self._context.submit(task_type, input, options))
+
+    def results(self) -> list[Any]:
+        return self._wait(self._context.results())
+
+    def result(self, task_id: str) -> Any:
+        return self._wait(self._context.result(task_id))
+
+    def dependencies(self) -> list[Task]:
+        return self._wait(self._context.dependencies())
 
     async def _on_loop(self, action: Callable[[], None]) -> None:
         action()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from qo.core.limit_shares import Limit
 from qo.errors import UsageError
 from qo.queue.options import DELAY_S_MAX, check_number
 from qo.worker.api.signals import Reject
@@ -35,6 +36,9 @@ class Default:
 
 DEFAULT: Final = Default()
 
+BATCH_MAX = 10_000
+BATCH_WAIT_S = 0.2
+
 
 @dataclass(frozen=True, slots=True)
 class Rate:
@@ -58,7 +62,16 @@ class Handler:
     timeout_s: float | Default | None = DEFAULT  # None: no limit.
     concurrency: int | None = None  # How many tasks of this type one worker runs at a time.
     rate: Rate | None = None
+    limit: Limit | None = None  # Over all workers.
     layers: tuple[Layer, ...] = ()
+    batch: int | None = None  # The most tasks that one call takes; None: one, and not in a list.
+    batch_wait_s: float = BATCH_WAIT_S  # How long a task waits for others to be called with.
+
+    @property
+    def held_max(self) -> int | None:
+        """How many tasks of this type one worker may hold; None: no limit. Of a batch handler, ``concurrency`` is the
+        number of calls at a time."""
+        return self.concurrency if self.batch is None else self.batch * (self.concurrency or 1)
 
 
 async def _unknown(input: Any, ctx: Any) -> None:
@@ -75,6 +88,8 @@ def make_handler(task_type: str, function: Callable[..., Any], **options: Any) -
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = [p for p in inspect.signature(function).parameters.values() if p.kind in positional]
     needed = [p for p in parameters if p.default is inspect.Parameter.empty]
+    if options.get("batch") is not None:
+        return _make_batch_handler(task_type, function, parameters, options)
     if not parameters or len(needed) > 2:
         raise UsageError(
             f"the handler of {task_type!r} must take the input and, if it wants one, a context: "
@@ -87,6 +102,31 @@ def make_handler(task_type: str, function: Callable[..., Any], **options: Any) -
         kind=_kind(task_type, function, options.pop("kind", None)),
         wants_context=wants_context,
         input_type=_input_type(function, parameters[0]),
+        **_check_options(task_type, options),
+    )
+
+
+def _make_batch_handler(
+    task_type: str, function: Callable[..., Any], parameters: list[inspect.Parameter], options: dict[str, Any]
+) -> Handler:
+    if len(parameters) != 1:
+        raise UsageError(
+            f"the handler of {task_type!r} takes batches, so it must have one parameter, the list of (input, context): "
+            f"def {getattr(function, '__name__', 'handler')}(items)"
+        )
+    kind = _kind(task_type, function, options.pop("kind", None))
+    if kind not in (Kind.ASYNC, Kind.THREAD):
+        raise UsageError(
+            f"the handler of {task_type!r} is of kind {kind}, which cannot take batches: use async or thread"
+        )
+    check_number(f"batch of {task_type!r}", options["batch"], 1, BATCH_MAX)
+    check_number(f"batch_wait_s of {task_type!r}", options.get("batch_wait_s"), 0, 3_600)
+    return Handler(
+        task_type=task_type,
+        function=function,
+        kind=kind,
+        wants_context=False,
+        input_type=_item_type(function, parameters[0]),
         **_check_options(task_type, options),
     )
 
@@ -105,11 +145,28 @@ def _kind(task_type: str, function: Callable[..., Any], name: str | None) -> Kin
     return kind
 
 
+def _item_type(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """Return the type of one input of a batch: T in ``items: list[tuple[T, Context]]``."""
+    declared = _declared_type(function, parameter)
+    for _ in range(2):
+        if typing.get_origin(declared) not in (list, tuple):
+            return None
+        declared = typing.get_args(declared)[0]
+    return _convertible(declared)
+
+
 def _input_type(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    return _convertible(_declared_type(function, parameter))
+
+
+def _declared_type(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     try:
-        declared = typing.get_type_hints(function).get(parameter.name)
+        return typing.get_type_hints(function).get(parameter.name)
     except Exception:  # An annotation that names something imported for type checkers only.
-        declared = None
+        return None
+
+
+def _convertible(declared: Any) -> Any:
     plain = (Any, object, dict, list, str, int, float, bool)
     if declared is None or declared in plain or typing.get_origin(declared) in (dict, list):
         return None

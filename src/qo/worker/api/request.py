@@ -32,7 +32,10 @@ class Request:
     lease: Lease | None = None  # None: not checked here.
     started: bool = False  # Whether the layers let it through to its handler.
     may_wait: bool = True  # False: a layer that would have to wait refuses instead (raises Overloaded).
-    places: tuple[Callable[[], None], ...] = ()  # Each frees a place that the request has in a buffer.
+    leave_slot: Callable[[], None] = lambda: None  # Lets another task begin on its slot.
+    places: tuple[
+        Callable[[], None], ...
+    ] = ()  # Called when it starts: each frees a place in a buffer, or ends a span.
 
     @property
     def attempt(self) -> int:

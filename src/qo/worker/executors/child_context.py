@@ -74,6 +74,15 @@ class ChildContext:
     def submit(self, task_type: str, input: Any = None, options: Options | None = None) -> Task:
         return self._call("submit", task_type, input, options)
 
+    def results(self) -> list[Any]:
+        return self._call("results")
+
+    def result(self, task_id: str) -> Any:
+        return self._call("result", task_id)
+
+    def dependencies(self) -> list[Task]:
+        return self._call("dependencies")
+
     def _call(self, method: str, *arguments: Any) -> Any:
         answer = self._call_worker(method, *arguments)
         self._update(answer.facts)

@@ -35,6 +35,12 @@ async def _call(context: Context, method: str, arguments: tuple[Any, ...]) -> An
             await context.renew(lease_s, progress=progress)
         case "submit":
             return await context.submit(*arguments)
+        case "results":
+            return await context.results()
+        case "result":
+            return await context.result(*arguments)
+        case "dependencies":
+            return await context.dependencies()
         case _:
             pass  # The child wants only the facts.
     return None

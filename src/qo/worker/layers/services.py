@@ -2,40 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from qo.errors import UsageError
+from qo.queue.queue import Queue
 from qo.worker.api.app import App
 from qo.worker.api.handler import UNKNOWN, Handler, Kind
 from qo.worker.api.request import Request
+from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor
+from qo.worker.executors.batches import Batches
 from qo.worker.layers import ServiceOptions, default_layers, make_limits
 from qo.worker.layers.stack import Service, stack
 from qo.worker.loop.admission import Admission
 from qo.worker.loop.outcome import Acked, Outcome
+from qo.worker.loop.shared_limits import SharedLimit, SharedLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    by_type: Mapping[str, Service]
+    executors: Mapping[str, Executor]  # By task type: what calls the function.
 
 
 def build_services(
-    app: App, options: ServiceOptions, executors: Mapping[Kind, Executor], admission: Admission
-) -> dict[str, Service]:
-    """Return the services by task type. They share the limits of the worker; each has those of its handler."""
+    app: App,
+    options: ServiceOptions,
+    executors: Mapping[Kind, Executor],
+    admission: Admission,
+    on_late_return: Callable[[], None],
+) -> Services:
+    """Build the service of each task type. They share the limits of the worker; each has those of its handler."""
     shared = make_limits(options.concurrency_limit, options.rate_limit)
     built: dict[str, Service] = {}
+    callers: dict[str, Executor] = {}
     for handler in (*app.handlers, UNKNOWN):
-        limits = (*shared, *make_limits(handler.concurrency, handler.rate))
+        limits = (*shared, *make_limits(handler.held_max, handler.rate))
         admission.add_gates(handler, limits)
         layers = (*default_layers(options, limits), *app.layers, *handler.layers)
-        built[handler.task_type] = stack(*layers)(_call_handler(handler, executors, admission))
-    return built
+        executor = _executor_of(handler, executors)
+        if handler.batch is not None:
+            executor = Batches(handler, executor, on_late_return)
+        callers[handler.task_type] = executor
+        built[handler.task_type] = stack(*layers)(_call_handler(handler, executor, admission))
+    return Services(built, callers)
 
 
-def _call_handler(handler: Handler, executors: Mapping[Kind, Executor], admission: Admission) -> Service:
-    """Return the innermost service, which calls the handler through its executor."""
+def _executor_of(handler: Handler, executors: Mapping[Kind, Executor]) -> Executor:
     if (executor := executors.get(handler.kind)) is None:
         raise UsageError(
             f"the handler of {handler.task_type!r} is of kind {handler.kind}, which this worker cannot run: give it "
             f"an executor, Worker(..., executors={{{str(handler.kind)!r}: ...}})"
         )
+    return executor
+
+
+def _call_handler(handler: Handler, executor: Executor, admission: Admission) -> Service:
+    """Return the innermost service, which calls the handler through its executor."""
 
     async def call(request: Request) -> Outcome:
         request.check_lease()
@@ -46,3 +70,18 @@ def _call_handler(handler: Handler, executors: Mapping[Kind, Executor], admissio
         return output if isinstance(output, Acked) else Acked(output)
 
     return call
+
+
+def share_limits(
+    app: App, queue: Queue, config: WorkerConfig, admission: Admission, on_room: Callable[[], None]
+) -> SharedLimits:
+    """Have the limits checked that hold over all workers. Types with the same name share one; the configuration takes
+    precedence over the app."""
+    limits = {handler.task_type: handler.limit for handler in app.handlers if handler.limit is not None}
+    shared: dict[str, SharedLimit] = {}
+    for task_type, limit in {**limits, **config.shared_limits}.items():
+        first = shared.setdefault(limit.name, SharedLimit(limit, queue.ambient.monotonic, config.concurrency))
+        if first.limit != limit:
+            raise UsageError(f"the limit {limit.name!r} is given twice, and differently")
+        admission.share_limit(task_type, first)
+    return SharedLimits(queue, config.worker_id, list(shared.values()), on_room)

@@ -14,10 +14,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from qo.core.cost_model import SCAN_EVERY_S
 from qo.core.discovery import IndexMode
 from qo.core.ownership import LeasingConfig, ShardLease, left_over, plan, units
 from qo.core.poll import Pace
-from qo.queue.feed import HYBRID_SCAN_EVERY_S, Feed
+from qo.queue.feed import Feed
 from qo.queue.queue import Queue
 from qo.queue.shard_leases import Held, ShardLeases
 from qo.worker.leasing.lookout import Lookout
@@ -122,7 +123,7 @@ class Ownership:
             or feed.has_withheld  # There may be room for it now.
             or feed.fruitful_at >= feed.looked_at  # Where there was something, there may be more.
             or now - feed.fruitful_at < 2 * self._config.watch_s  # By then the pace of polling is at its slowest.
-            or (on_duty and feed.mode is IndexMode.HYBRID and idle_s >= HYBRID_SCAN_EVERY_S)
+            or (on_duty and feed.mode is IndexMode.HYBRID and idle_s >= SCAN_EVERY_S)
             or idle_s >= self._fallback_look_s
         )
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from qo.core.cost_model import INDEX_LEASE_AFTER_S
+from qo.core.task import Task
 from qo.queue.queue import Queue
+from qo.telemetry.log_context import set_task, set_worker
 from qo.telemetry.trace import current_traceparent
 from qo.worker.api.context import Context
 from qo.worker.api.handler import Kind
@@ -17,16 +20,17 @@ from qo.worker.api.inputs import convert
 from qo.worker.api.producer import ProducerHandle
 from qo.worker.api.request import Request
 from qo.worker.config import WorkerConfig
-from qo.worker.executors import Executor
-from qo.worker.layers.stack import Service
+from qo.worker.layers.services import Services
 from qo.worker.layers.timeout import timed_out
 from qo.worker.loop.admission import Admission
+from qo.worker.loop.best_effort import best_effort
 from qo.worker.loop.cancel import Why
 from qo.worker.loop.clock import now
 from qo.worker.loop.hold import Hold, Holds, Lease, Phase
 from qo.worker.loop.inbox import Inboxes, Slot
 from qo.worker.loop.outcome import Dead, Lost, Outcome, Released, Retried, outcome_of, unstarted_outcome
 from qo.worker.loop.settle import Settler
+from qo.worker.observe.spans import Spans
 from qo.worker.observe.stats import SlotStats, Stats
 from qo.worker.ports import Ports
 
@@ -48,23 +52,26 @@ class Attempts:
         *,
         holds: Holds,
         stats: Stats,
-        services: Mapping[str, Service],
-        executors: Mapping[Kind, Executor],
+        services: Services,
         admission: Admission,
+        spans: Spans,
+        tell_failure: Callable[[Task, str], None],
         ports: Ports,
     ) -> None:
         self._queue = queue
         self._config = config
         self._holds = holds
         self._stats = stats
-        self._services = services
-        self._executors = executors
+        self._services = services.by_type
+        self._executors = services.executors
         self._admission = admission
+        self._spans = spans
         self._ports = ports
         self._is_leaving = ports.lifecycle.is_leaving
-        self._settler = Settler(queue, stats, patience_s=config.lease_s)
+        self._settler = Settler(queue, stats, patience_s=config.lease_s, tell_failure=tell_failure)
         self._inboxes: Inboxes[Hold] = Inboxes(config.concurrency, config.inbox_capacity)
-        self._stuck: dict[Slot[Hold], Hold] = {}  # Slots whose handler was given up, but still runs.
+        # Those whose handler was given up, but still runs, and the slot that it occupies; None: it is in a batch.
+        self._stuck: dict[Hold, Slot[Hold] | None] = {}
         self._buffer = asyncio.Semaphore(config.producer_buffer)
         self._average_s: float | None = None  # Of recent runs.
         self._clean_context = contextvars.copy_context()  # No handler inherits what another one has set.
@@ -76,7 +83,7 @@ class Attempts:
     def room(self) -> int:
         """How many more tasks may be claimed."""
         quick = self._average_s is not None and self._average_s < AHEAD_BELOW_S
-        return self._inboxes.room(ahead=quick, stuck=len(self._stuck))
+        return self._inboxes.room(ahead=quick, stuck=self.stuck_slots)
 
     @property
     def is_busy(self) -> bool:
@@ -87,15 +94,20 @@ class Attempts:
         return self._inboxes.idle()
 
     @property
+    def used_slots(self) -> int:
+        """How many slots run a task, or will run one that waits for them."""
+        return self._inboxes.used()
+
+    @property
     def stuck_slots(self) -> int:
-        return len(self._stuck)
+        return sum(slot is not None for slot in list(self._stuck.values()))
 
     def holds(self, task_id: str) -> bool:
         return task_id in self._holds or self.is_stuck_on(task_id)
 
     def is_stuck_on(self, task_id: str) -> bool:
         """Whether an earlier attempt at the task was given up, but still runs."""
-        return any(hold.task.id == task_id for hold in self._stuck.values())
+        return any(hold.task.id == task_id for hold in self._stuck)
 
     async def accept(self, hold: Hold, *, open: bool) -> None:
         """Take charge of a claim. If the mailbox was shut meanwhile (not ``open``), give it back at once."""
@@ -119,6 +131,20 @@ class Attempts:
         if self.give_back_waiting("no slot was free in time", for_s=INBOX_WAIT_MAX_S):
             self._average_s = INBOX_WAIT_MAX_S  # Slots are slower than the average says: claim ahead no more.
 
+    def tick(self) -> None:
+        """Do what is due every second."""
+        self.give_back_overdue()
+        at = now()
+        for hold in self._holds:
+            if (
+                not hold.indexed
+                and at - hold.claimed_at >= INDEX_LEASE_AFTER_S
+                and hold.phase is not Phase.SETTLING
+            ):
+                hold.indexed = True
+                index_lease = best_effort(self._queue.index_lease(hold.claim), "writing the hint of a lease")
+                self._keep(asyncio.create_task(index_lease))
+
     def stop(self, hold: Hold, why: Why) -> None:
         """Ask for an attempt to stop. An outcome that is reported, or being reported, stays as it is."""
         if hold.phase is Phase.SETTLING or not hold.cancel.request(why):
@@ -135,13 +161,15 @@ class Attempts:
 
     def reclaim_slots(self) -> None:
         """Free the slots of handlers that were given up and have now ended."""
-        for slot, hold in list(self._stuck.items()):
-            if not self._executors[hold.handler.kind].is_running(hold.task.id):
-                del self._stuck[slot]
-                self._free_slot(slot, hold)
+        for hold, slot in list(self._stuck.items()):
+            if not self._executors[hold.handler.task_type].is_running(hold.task.id):
+                del self._stuck[hold]
+                self._end_run(slot, hold)
 
     async def _run(self, slot: Slot[Hold], hold: Hold) -> None:
         """Run one attempt on a slot, free the slot, and settle the claim."""
+        set_worker(self._config.worker_id)
+        set_task(hold.task.id)
         hold.attempt = asyncio.current_task()
         started_at = now()
         hold.enter(Phase.RUNNING, started_at)
@@ -153,10 +181,12 @@ class Attempts:
         hold.enter(Phase.SETTLING, ended_at)
         if hold.left_slot:
             self.settling -= 1
-        elif self._executors[hold.handler.kind].is_running(hold.task.id):
-            self._stuck[slot] = hold  # There is nothing to run another task on.
         else:
-            self._free_slot(slot, hold)
+            own_slot = None if hold.batched else slot
+            if self._executors[hold.handler.task_type].is_running(hold.task.id):
+                self._stuck[hold] = own_slot  # There is nothing to run another task on.
+            else:
+                self._end_run(own_slot, hold)
         await self._settle(hold, outcome)
 
     def _count(self, slot: Slot[Hold], hold: Hold, seconds: float, outcome: Outcome) -> None:
@@ -166,14 +196,28 @@ class Attempts:
 
     def _free_slot_early(self, slot: Slot[Hold], hold: Hold) -> None:
         """Free the slot of a handler that has only to report elsewhere. While too many do that, it keeps its slot."""
-        if hold.phase is Phase.RUNNING and not hold.left_slot and self.settling < self._config.result_buffer:
+        has_slot = not hold.left_slot and not hold.batched
+        if hold.phase is Phase.RUNNING and has_slot and self.settling < self._config.result_buffer:
             hold.left_slot = hold.started = True
             self.settling += 1
-            self._free_slot(slot, hold)
+            self._end_run(slot, hold)
 
-    def _free_slot(self, slot: Slot[Hold], hold: Hold) -> None:
-        self._slot_stats[slot.index].task_id = None
+    def _leave_slot(self, slot: Slot[Hold], hold: Hold) -> None:
+        """Free the slot of a task that joins a batch. The task still counts towards the limits of its handler."""
+        if hold.phase is Phase.RUNNING and not hold.left_slot and not hold.batched:
+            hold.batched = True
+            self._free_slot(slot)
+
+    def _end_run(self, slot: Slot[Hold] | None, hold: Hold) -> None:
+        """Give back what a run has occupied."""
         self._admission.count_ended(hold.handler, started=hold.started)
+        if slot is None:
+            self._ports.slot_freed()
+        else:
+            self._free_slot(slot)
+
+    def _free_slot(self, slot: Slot[Hold]) -> None:
+        self._slot_stats[slot.index].task_id = None
         if (following := self._inboxes.free(slot)) is not None:
             self._keep(asyncio.create_task(self._run(slot, following), context=self._clean_context.copy()))
         self._ports.slot_freed()
@@ -212,7 +256,7 @@ class Attempts:
 
     async def _call_service(self, slot: Slot[Hold], hold: Hold) -> Outcome:
         try:
-            value = convert(hold.handler, await self._queue.input(hold.task))
+            value = convert(hold.handler, await self._queue.claimed_input(hold.claim))
         except Exception as error:  # Missing, unreadable, or not what the handler declares.
             return outcome_of(error)
         request = self._request(slot, hold, value)
@@ -257,6 +301,8 @@ class Attempts:
             clock=hold.clock,
             worker_id=config.worker_id,
             slot=slot.index,
+            leave_slot=partial(self._leave_slot, slot, hold),
+            places=(hold.end_dispatch,),
             lease=Lease(hold, config.lease_margin_s),
         )
 
@@ -285,11 +331,15 @@ class Attempts:
         await self._settle(hold, Released(reason))
 
     async def _settle(self, hold: Hold, outcome: Outcome) -> None:
+        set_task(hold.task.id)
+        hold.end_dispatch()  # If it was not started.
         final: Outcome = Lost("the worker ended before this could be reported")
+        end_span = self._spans.open("settle", hold.task)
         self.settling += 1
         try:
             final = await self._settler.settle(hold.claim, outcome, progress=hold.progress)
         finally:
+            end_span()
             self.settling -= 1
             self.forget(hold, final)
 

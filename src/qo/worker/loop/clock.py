@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from qo.worker.loop import suspension
+
+log = logging.getLogger(__name__)
 
 
 class Clock:
@@ -96,6 +99,17 @@ def lease_time(loop: asyncio.AbstractEventLoop | None = None) -> float:
     """Return the time by which leases are measured: the loop's time plus how long the machine has slept. Another thread
     passes the worker's ``loop``."""
     return (loop or asyncio.get_running_loop()).time() + suspension.slept_s()
+
+
+def call_on_loop(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
+    """Call an action in the event loop's thread: at once if this is it. An action for a loop that has ended is lost."""
+    if running_loop() is loop:
+        action()
+        return
+    try:
+        loop.call_soon_threadsafe(action)
+    except RuntimeError:
+        log.debug("the event loop has ended")
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

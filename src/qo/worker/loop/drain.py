@@ -69,7 +69,10 @@ class Drain:
     def _abandon(self, hold: Hold) -> None:
         settling = hold.phase is Phase.SETTLING
         why = "it could not be reported" if settling else "its handler will not stop"
-        log.warning("task %s: %s, so its lease will run out and it will be tried again", hold.task.id, why)
+        fields = {"task_id": hold.task.id}
+        log.warning(
+            "task %s: %s, so its lease will run out and it will be tried again", hold.task.id, why, extra=fields
+        )
         self._attempts.forget(hold, Lost(why))
         if hold.attempt is not None and settling:
             hold.attempt.cancel()

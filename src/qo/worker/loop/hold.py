@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Any
 
@@ -26,11 +26,14 @@ class Hold:
     __slots__ = (
         "__weakref__",
         "attempt",
+        "batched",
         "cancel",
         "claim",
         "claimed_at",
         "clock",
+        "end_dispatch",
         "handler",
+        "indexed",
         "leased_until",
         "left_slot",
         "phase",
@@ -52,7 +55,10 @@ class Hold:
         self.phase_since = now
         self.attempt: asyncio.Task[None] | None = None  # Runs the handler.
         self.progress: Any = None  # The latest progress, if it is not written yet.
+        self.indexed = False  # Whether it was running for so long that its lease was put on the index.
         self.started = False  # Whether the layers let it through to its handler.
+        self.end_dispatch: Callable[[], None] = lambda: None  # Ends the span from the claim to the handler.
+        self.batched = False  # Whether it runs in a batch, which has no slot.
         self.left_slot = False  # Whether its slot went to another while its handler still runs.
 
     @property

@@ -34,6 +34,10 @@ class Inboxes(Generic[T]):
     def idle(self) -> int:
         return self._idle
 
+    def used(self) -> int:
+        """Return how many tasks run or wait."""
+        return len(self.slots) - self._idle + len(self._waiting)
+
     def room(self, *, ahead: bool, stuck: int = 0) -> int:
         """Return how many more tasks fit: into idle slots and, if ``ahead``, into inboxes (not of ``stuck`` slots)."""
         inboxes = self._capacity * (len(self.slots) - stuck) if ahead else 0

@@ -8,6 +8,7 @@ lease is nearly over. When a lease is lost, the handler is stopped: from then on
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import threading
 from collections.abc import Callable, Coroutine
@@ -17,6 +18,7 @@ from weakref import WeakSet
 from qo.errors import LeaseLost, QoError
 from qo.queue.queue import Queue
 from qo.store.metered import Metered
+from qo.telemetry.log_context import set_task
 from qo.worker.config import LeaseTimes
 from qo.worker.loop.cancel import Why
 from qo.worker.loop.clock import lease_time, now
@@ -80,6 +82,7 @@ class Keeper:
         return deadline is not None and at >= deadline + self._lease_s
 
     async def _renew(self, hold: Hold, open_queue: OpenQueue) -> None:
+        set_task(hold.task.id)
         try:
             async with asyncio.timeout(self._renew_s):  # A request that hangs is given up and tried again.
                 queue = self._queue or await self._open(open_queue)
@@ -111,7 +114,7 @@ class Keeper:
 
     def _lose(self, hold: Hold, reason: str) -> None:
         self._lost.add(hold)
-        log.warning("task %s: its lease was lost: %s", hold.task.id, reason)
+        log.warning("task %s: its lease was lost: %s", hold.task.id, reason, extra={"task_id": hold.task.id})
         self._stop_attempt(hold, Why.LOST)
 
     def _is_held(self, hold: Hold) -> bool:
@@ -125,7 +128,8 @@ class KeeperThread:
         self._keeper = keeper
         self._open = open_queue
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="qo-keeper", daemon=True)
+        context = contextvars.copy_context()  # Its log lines name the worker, too.
+        self._thread = threading.Thread(target=context.run, args=(self._run,), name="qo-keeper", daemon=True)
         self._queue: Queue | None = None
         self._running: asyncio.Task[None] | None = None
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import timedelta
+from collections.abc import Sequence
 
-from qo.core import keys
-from qo.core.discovery import Due, Verdict
+from qo.core.discovery import STALE_AFTER, Due, Verdict
 from qo.core.lifecycle import Reason, Rejected
 from qo.core.poll import Pace
+from qo.core.sweep import is_left_behind
 from qo.core.task import Status, Task
 from qo.errors import QoError, StoreError
 from qo.queue.feed import Feed
 from qo.queue.queue import Claim, Queue
+from qo.store.port import Deletion
+from qo.telemetry.log_context import set_task
 from qo.worker.api.handler import Default, Handler
 from qo.worker.config import WorkerConfig
 from qo.worker.loop.admission import Admission
@@ -25,6 +27,7 @@ from qo.worker.loop.attempts import Attempts
 from qo.worker.loop.clock import Clock, lease_time, now
 from qo.worker.loop.hold import Hold
 from qo.worker.loop.type_filter import TypeFilter
+from qo.worker.observe.spans import EndSpan, Spans
 from qo.worker.observe.stats import Stats
 from qo.worker.ports import Ports, ShardScope
 
@@ -32,6 +35,7 @@ log = logging.getLogger(__name__)
 
 CLAIM_AGAIN_AFTER_S = 2.0
 FULL_AGAIN_AFTER_S = 1.0
+UNREADABLE_AGAIN_AFTER_S = 600.0  # A task whose key this worker does not have: others may have it.
 # Where the time limit of an attempt came from, so that an operator knows what to change.
 TASK_TIMEOUT = "it was submitted with this limit (qo submit --timeout, Options(timeout_s=...))"
 HANDLER_TIMEOUT = "its handler has this limit (@app.task(..., timeout_s=...))"
@@ -39,7 +43,6 @@ WORKER_TIMEOUT = (
     "the worker's limit for tasks without one (QO_TIMEOUT_S of the worker); give the handler one of its own "
     "(@app.task(..., timeout_s=...)) or the task (qo submit --timeout)"
 )
-STALE_AFTER = timedelta(seconds=10)
 
 
 class Mailbox:
@@ -54,6 +57,7 @@ class Mailbox:
         admission: Admission,
         stats: Stats,
         scope: ShardScope,
+        spans: Spans,
         ports: Ports,
     ) -> None:
         self._queue = queue
@@ -64,9 +68,12 @@ class Mailbox:
         self._admission = admission
         self._stats = stats
         self._scope = scope
+        self._spans = spans
         self._ports = ports
         self._wake_up = ports.wake_up
+        queue.followers.on_ready = ports.look  # What this worker has made ready, it can take at once.
         self._claiming: dict[str, asyncio.Task[None]] = {}
+        self._claimed = False  # Whether a task was claimed since the last look.
         self._missed = False  # Whether a recent candidate could not be claimed.
         self._open = True
 
@@ -101,22 +108,47 @@ class Mailbox:
                 await self._wake_up.rest(None, wants_room=True)
                 continue
             candidates = await self._look(free)
-            if candidates:
-                for due in candidates:
-                    self._start(due)
+            self._ports.slots.report_look(bool(candidates) or self._feed.has_withheld)
+            for due in candidates or ():
+                self._start(due)
+            if self._claimed or (candidates and (self._feed.has_listed or self._feed.has_more)):
+                self._claimed = False
                 pace = pace.after(found_work=True)
-            elif candidates is not None and self._is_empty():
+            elif candidates is not None and not candidates and self._is_empty():
                 return
             else:
                 pace, rest_s = self._rest_after(pace, failed=candidates is None)
                 wants_room = self._feed.has_withheld or self._config.stop_when_empty
-                await self._wake_up.rest(rest_s, wants_room=wants_room)
+                await self._rest(rest_s, wants_room=wants_room)
+
+    async def _rest(self, rest_s: float, *, wants_room: bool) -> None:
+        """Rest until the next look. Tasks that are pushed meanwhile are claimed without one, so that a wake-up costs
+        no LIST."""
+        clock = self._queue.ambient.monotonic
+        until = clock() + rest_s
+        while True:
+            await self._wake_up.rest(max(0.0, until - clock()), wants_room=wants_room)
+            if not self._wake_up.was_only_pushed or self._free() <= 0:
+                return
+            self._wake_up.reset()
+            self._scope.may_look()  # So that the feed knows which shards are this worker's.
+            for due in await self._feed.take_pushed(self._free()):
+                self._start(due)
+
+    def push(self, task_ids: Sequence[str]) -> None:
+        """Claim these tasks next: a wake-up has named them."""
+        self._stats.pushed += len(task_ids)
+        self._feed.push(task_ids)
+        self._wake_up.push()
 
     def _free(self) -> int:
         """How many more tasks may be claimed now."""
-        if not self._open or self._attempts.settling >= self._config.result_buffer:
+        if not self._open:
+            self._ports.slots.report_look(False)  # Workers of other queues may have the slots meanwhile.
             return 0
-        return self._attempts.room - len(self._claiming)
+        if self._attempts.settling >= self._config.result_buffer:
+            return 0
+        return self._ports.slots.room(self._attempts.room - len(self._claiming))
 
     def _is_empty(self) -> bool:
         """Whether a worker that drains the queue is done: it holds nothing, and nothing is ready anywhere."""
@@ -124,8 +156,9 @@ class Mailbox:
         return self._config.stop_when_empty and idle and self._feed.is_exhausted
 
     def _rest_after(self, pace: Pace, *, failed: bool) -> tuple[Pace, float]:
-        first, pace = pace.current_s == 0.0, pace.after(found_work=False)
-        rest_s = pace.rest_s(self._queue.ambient.unit())
+        first = pace.current_s == 0.0
+        pace = pace.after(found_work=False, max_s=self._feed.rest_max_s)
+        rest_s = min(pace.rest_s(self._queue.ambient.unit()), self._feed.next_due_s())
         if self._missed and first and not failed:
             rest_s = self._config.dequeue_backoff_s  # Other workers claim here too: what they leave is soon found.
         self._missed = False
@@ -137,8 +170,11 @@ class Mailbox:
         try:
             if not self._scope.may_look():
                 return []
-            looks_before = self._feed.looks
+            looks_before, span = self._feed.looks, self._spans.open_look()
             candidates = await self._feed.take(count)
+            if span is not None and candidates:
+                span.set_attribute("messaging.batch.message_count", len(candidates))
+                span.end()
         except StoreError as error:
             log.warning("cannot look for tasks: %s", error)
             return None
@@ -158,6 +194,7 @@ class Mailbox:
 
     async def _take(self, due: Due) -> None:
         """Claim a candidate and hand it over. An error concerns this task only."""
+        set_task(due.task_id)
         hold = None
         try:
             hold = await self._claim(due)
@@ -175,17 +212,23 @@ class Mailbox:
                 self._missed = True
                 self._ports.slot_freed()
         if hold is not None:
+            self._feed.mark_claimed(due)
+            if not self._feed.has_listed:
+                self._claimed = True  # Of a single notice nothing follows; of a claim, that there may be more.
+                self._wake_up.look()
             await self._attempts.accept(hold, open=self._open)
 
     async def _claim(self, due: Due) -> Hold | None:
         tasks: list[Task] = []  # The task as the claim has read it, if there is one.
         admitted: list[Handler] = []
+        spans: list[EndSpan] = []
 
         def accepts(task: Task) -> bool:
             tasks.append(task)
             handler = self._admit(due, task)
             if handler is not None:
                 admitted.append(handler)
+                spans.append(self._spans.open("claim", task))
                 self._admission.count_admitted(handler)
             return handler is not None
 
@@ -193,16 +236,27 @@ class Mailbox:
         sent_at, leased_until = now(), lease_time() + config.lease_s
         try:
             answer = await self._queue.claim(
-                due.task_id, worker_id=config.worker_id, lease_s=config.lease_s, accepts=accepts
+                due.task_id,
+                worker_id=config.worker_id,
+                lease_s=config.lease_s,
+                accepts=accepts,
+                on_failure=self._type_filter.hook_of,
+                hint=_hint(due),
             )
         except BaseException:
             if admitted:
                 self._admission.count_ended(admitted[0], started=False)
             raise
+        finally:
+            for end_span in spans:
+                end_span()
         if isinstance(answer, Claim):
             clock = self._clock(answer.task, admitted[0])
             self._stats.count_claim()
-            return Hold(answer, admitted[0], clock, now=sent_at, leased_until=leased_until)
+            self._ports.slots.count_start()
+            hold = Hold(answer, admitted[0], clock, now=sent_at, leased_until=leased_until)
+            hold.end_dispatch = self._spans.open("dispatch", answer.task)
+            return hold
         if admitted:
             self._admission.count_ended(admitted[0], started=False)
             self._stats.claims_missed += 1
@@ -212,6 +266,10 @@ class Mailbox:
     def _admit(self, due: Due, task: Task) -> Handler | None:
         """Return the handler, if this worker has one and room for the task now."""
         self._feed.mark_tried(due)
+        if not self._queue.payloads.can_open(task):
+            self._type_filter.warn_unreadable(task)
+            self._feed.defer(due, UNREADABLE_AGAIN_AFTER_S)
+            return None
         if self._open and self._type_filter.judge(task.task_type) is Verdict.TAKE:
             return self._type_filter.handler(task.task_type)
         if task.status is Status.PENDING:
@@ -234,14 +292,15 @@ class Mailbox:
                 await self._queue.hints.drop_stale(due.key, due.etag)
         elif answer.reason is Reason.NOT_DUE:
             self._feed.defer(due, (task.available_at - at).total_seconds())
-        elif not due.key or task.status is Status.PENDING:
+        elif not due.key or (task.status is Status.PENDING and not task.waiting):
             return
-        elif due.listed_at - task.updated_at <= STALE_AFTER:
+        elif not is_left_behind(task, due.listed_at):
             # The worker that moved the task is about to drop this key, or has died: then it will still be there.
             self._feed.defer(due, STALE_AFTER.total_seconds(), expect_gone=True)
         else:
-            # The worker that moved the task should have dropped this key long ago, unless it died before it wrote
-            # the new one: so write that first.
-            if (index_key := keys.index_key(task)) is not None:
-                await self._queue.hints.restore(index_key, task.token)
-            await self._queue.hints.drop_stale(due.key, due.etag)
+            await self._queue.tasks.repair_hint(due, task)
+
+
+def _hint(due: Due) -> Deletion | None:
+    """Return the hint that led to a task; None if it was found without one."""
+    return Deletion(due.key, due.version, None if due.version is not None else due.etag) if due.key else None

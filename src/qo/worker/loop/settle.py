@@ -22,11 +22,20 @@ REST_MAX_S = 5.0
 
 
 class Settler:
-    def __init__(self, queue: Queue, stats: Stats, *, patience_s: float) -> None:
-        """``patience_s`` is how long a report is repeated while the store fails."""
+    def __init__(
+        self,
+        queue: Queue,
+        stats: Stats,
+        *,
+        patience_s: float,
+        tell_failure: Callable[[Task, str], None] = lambda task, error: None,
+    ) -> None:
+        """``patience_s`` is how long a report is repeated while the store fails. ``tell_failure`` is called for each
+        task that has failed for good."""
         self._queue = queue
         self._stats = stats
         self._patience_s = patience_s
+        self._tell_failure = tell_failure
 
     async def settle(self, claim: Claim, outcome: Outcome, *, progress: Any = None) -> Outcome:
         """Write the outcome of a claim, with its latest progress if it is done.
@@ -93,6 +102,7 @@ class Settler:
         if task.status is Status.FAILED:
             self._stats.terminal_failures += 1
             log.warning("%s %s has failed for good: %s", task.task_type, task.id, task.last_error)
+            self._tell_failure(task, task.last_error or "")
         if task.status is Status.CANCELLED:
             self._stats.cancelled += 1
             return Dead(task.last_error or "cancelled while running")

@@ -6,6 +6,8 @@ import logging
 
 from qo.ambient import Ambient
 from qo.core.discovery import UnknownTypes, Verdict
+from qo.core.sealed import parse_sealed
+from qo.core.task import Task
 from qo.worker.api.app import App
 from qo.worker.api.handler import UNKNOWN, Handler
 from qo.worker.loop.admission import Admission
@@ -16,6 +18,7 @@ log = logging.getLogger(__name__)
 
 UNHANDLED_WARNED_MAX = 100
 UNHANDLED_WARNED_EVERY_S = 600.0  # For as long as such tasks wait.
+UNHANDLED_FOR_S = 1_500.0  # A task of a foreign type is read again every ten minutes; after two misses it is gone.
 
 
 class TypeFilter:
@@ -35,27 +38,55 @@ class TypeFilter:
         self._admission = admission
         self._stats = stats
         self._ambient = ambient
-        self._warned_at: dict[str, float] = {}  # By type without a handler.
+        self._seen_at: dict[str, float] = {}  # When a task was last seen, by type without a handler.
+        self._warned_at: dict[str, float] = {}  # By what the worker cannot run: a type, or the id of a key.
 
     def handler(self, task_type: str) -> Handler | None:
         return self._app.handler(task_type) or self._fallback
 
+    def hook_of(self, task: Task) -> str | None:
+        """Return the type of the task that is to follow a final failure of this one, if the app wants one."""
+        return self._app.hook_type(task.task_type)
+
     def judge(self, task_type: str, ahead: int = 0) -> Verdict:
         """Decide about a task of this type when so many others of it come first."""
         if (handler := self.handler(task_type)) is None:
-            self._warn_unhandled(task_type)
+            self._note_unhandled(task_type)
             return Verdict.PASS
         if task_type in self._control.paused_types:
             return Verdict.PASS
         return Verdict.TAKE if self._admission.room(handler) > ahead else Verdict.LATER
 
-    def _warn_unhandled(self, task_type: str) -> None:
-        at, warned_at = self._ambient.monotonic(), self._warned_at.get(task_type)
+    def warn_unreadable(self, task: Task) -> None:
+        """Log, now and then, that tasks are left to workers that have the key of their input."""
+        sealed = parse_sealed(task.input)
+        key_id = "" if sealed is None else sealed.key_id
+        if self._is_worth_a_warning(f"key {key_id}"):
+            log.warning(
+                "tasks are encrypted with key %s, which this worker does not have: they are left to others", key_id
+            )
+
+    def _is_worth_a_warning(self, subject: str) -> bool:
+        at, warned_at = self._ambient.monotonic(), self._warned_at.get(subject)
         if warned_at is None and len(self._warned_at) >= UNHANDLED_WARNED_MAX:
-            return
-        if warned_at is None or at - warned_at >= UNHANDLED_WARNED_EVERY_S:
-            self._warned_at[task_type] = at
-            self._stats.unhandled_types = len(self._warned_at)
+            return False
+        if warned_at is not None and at - warned_at < UNHANDLED_WARNED_EVERY_S:
+            return False
+        self._warned_at[subject] = at
+        return True
+
+    def unhandled_types(self) -> tuple[str, ...]:
+        """Return the types of tasks that wait, and that this worker has no handler for."""
+        since = self._ambient.monotonic() - UNHANDLED_FOR_S
+        self._seen_at = {task_type: at for task_type, at in self._seen_at.items() if at >= since}
+        self._stats.unhandled_types = len(self._seen_at)
+        return tuple(sorted(self._seen_at))
+
+    def _note_unhandled(self, task_type: str) -> None:
+        if task_type in self._seen_at or len(self._seen_at) < UNHANDLED_WARNED_MAX:
+            self._seen_at[task_type] = self._ambient.monotonic()
+            self._stats.unhandled_types = len(self._seen_at)
+        if self._is_worth_a_warning(f"type {task_type}"):
             log.warning(
                 "tasks of type %r wait, but this worker has no handler for them; qo status TASK says whether any has",
                 task_type,

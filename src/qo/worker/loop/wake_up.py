@@ -9,21 +9,34 @@ class WakeUp:
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self._room_freed = False  # Since the last ``reset``.
+        self._only_pushed = False  # Whether nothing but ``push`` was called since.
         self._wants_room = False  # Whether a freed slot ends the present rest.
 
     def look(self) -> None:
         """There may be something new to find, or the mailbox was opened."""
+        self._only_pushed = False
         self._event.set()
+
+    def push(self) -> None:
+        """A wake-up has named tasks: they can be claimed without a look."""
+        self._only_pushed = not self._event.is_set() or self._only_pushed
+        self._event.set()
+
+    @property
+    def was_only_pushed(self) -> bool:
+        """Whether the signal since the last ``reset`` was a push and nothing else."""
+        return self._only_pushed
 
     def room_freed(self) -> None:
         """There is more room. A mailbox that has just found nothing does not look again for that."""
         self._room_freed = True
         if self._wants_room:
-            self._event.set()
+            self.look()
 
     def reset(self) -> None:
         """Forget earlier signals. Call it before each look: whatever changes from then on leads to another one."""
         self._event.clear()
+        self._only_pushed = False
         self._room_freed = False
 
     async def rest(self, for_s: float | None, *, wants_room: bool) -> None:

@@ -1,4 +1,4 @@
-"""Heartbeats: what a worker reports to the roster, and what it learns there about other workers.
+"""Heartbeats: what a worker reports to the roster.
 
 No error here ends the worker.
 """
@@ -10,10 +10,10 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 
+from qo.core.cost_model import BEATS_LATE_MAX
 from qo.queue import roster
-from qo.queue.feed import Feed
 from qo.queue.queue import Queue
 from qo.worker.config import WorkerConfig
 from qo.worker.loop.best_effort import best_effort
@@ -25,8 +25,7 @@ from qo.worker.ports import Ports, ShardScope
 
 log = logging.getLogger(__name__)
 
-SHARE_AGAIN_AFTER_S = 0.5
-TASKS_AGAIN_AFTER_S = 5.0  # How soon after the last report a change in the running tasks is worth another.
+TASKS_AGAIN_AFTER_S = 20.0  # How soon after the last report a change in the running tasks is worth another.
 BURST_S = 0.1  # Changes of state that come in a burst are reported together.
 
 
@@ -57,6 +56,7 @@ class Heartbeat:
         self._started_at: datetime | None = None
         self._reported_tasks: list[str] = []
         self.http: str | None = None
+        self.push: str | None = None
         self.leasing = False
 
     async def run(self) -> None:
@@ -67,8 +67,8 @@ class Heartbeat:
 
     async def _rest(self) -> None:
         """Wait until the next report is due: at once after a change of state, soon after one in the running tasks."""
-        rested_since = now()
-        while (left_s := rested_since + self._config.heartbeat_s - now()) > 0:
+        rested_since, rest_s = now(), self._config.heartbeat_s * (1 + BEATS_LATE_MAX * self._queue.ambient.unit())
+        while (left_s := rested_since + rest_s - now()) > 0:
             tasks = [hold.task.id for hold in self._holds]
             if now() - rested_since >= TASKS_AGAIN_AFTER_S and self._reported_tasks != tasks:
                 return
@@ -124,6 +124,7 @@ class Heartbeat:
             requests=stats.requests,
             dollars=stats.dollars,
             http=self.http,
+            push=self.push,
             slots=config.concurrency,
             leasing=self.leasing,
             host=socket.gethostname(),
@@ -131,24 +132,9 @@ class Heartbeat:
         )
         await roster.report(self._queue.store, info)
 
-    async def leave(self) -> None:
+    async def leave(self) -> bool:
+        """Return False if it never signed on: the record may then belong to another worker of the same name."""
         if self._started_at is None:
-            return  # It never signed on: the record may belong to another worker of the same name.
+            return False
         await roster.leave(self._queue.store, self._config.worker_id)
-
-    async def share(self, feed: Feed) -> None:
-        """While there is work, learn which other workers are at it, and begin with other shards than they do."""
-        rest_s, claimed = SHARE_AGAIN_AFTER_S, -1
-        while True:
-            if claimed != self._stats.claimed:
-                claimed = self._stats.claimed
-                await best_effort(self._take_share(feed), "looking for other workers")
-            await asyncio.sleep(rest_s)
-            rest_s = min(rest_s * 2, self._config.heartbeat_s)
-
-    async def _take_share(self, feed: Feed) -> None:
-        since = await self._queue.store.now() - timedelta(seconds=2 * self._config.heartbeat_s)
-        heartbeats = await roster.last_heard(self._queue.store)
-        live = sorted(worker_id for worker_id, at in heartbeats.items() if at >= since)
-        if self._config.worker_id in live:
-            feed.prefer(live.index(self._config.worker_id), len(live))
+        return True

@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from qo.worker.loop.state import State
+from qo.worker.observe import depth_board
 from qo.worker.observe.stats import BUCKETS_S, ENDS, Histogram, Stats, StatsSnapshot
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ COUNTERS = (
     ("qo_worker_enqueued_total", "enqueued", "Tasks that handlers put in the queue."),
     ("qo_worker_looks_total", "looks", "Looks for ready tasks."),
     ("qo_worker_empty_looks_total", "empty_looks", "Looks for ready tasks that found none."),
+    ("qo_worker_pushed_total", "pushed", "Tasks that wake-ups have named."),
     ("qo_worker_store_requests_total", "requests", "Requests sent to the store."),
     ("qo_worker_store_dollars_total", "dollars", "What S3 would charge for these requests, in US dollars."),
 )
@@ -83,6 +85,11 @@ GAUGES: tuple[tuple[str, Callable[[StatsSnapshot], float | None], str], ...] = (
         lambda snapshot: snapshot.counts["unhandled_types"],
         "Types of tasks that waited, and that this worker has no handler for.",
     ),
+    (
+        "qo_worker_orphan_types",
+        lambda snapshot: snapshot.counts["orphan_types"],
+        "Types of tasks that wait, and that no running worker has a handler for.",
+    ),
     ("qo_worker_up_seconds", lambda snapshot: snapshot.uptime_s, "For how long the worker has been up."),
 )
 
@@ -93,6 +100,7 @@ NAMES = (
     STATE,
     TASK_DURATION,
     QUEUE_WAIT,
+    *depth_board.NAMES,
 )
 
 
@@ -121,6 +129,7 @@ class Metrics:
         yield from _counters(snapshot)
         yield from _gauges(snapshot)
         yield from _histograms(self._stats)
+        yield from depth_board.depth_families(self._stats.depths.read())
 
 
 def _counters(snapshot: StatsSnapshot) -> Iterator[Metric]:

@@ -13,6 +13,7 @@ from qo.core.redaction import redact
 
 SECRETS_MAX = 1000
 
+_KEYS = "QO_ENCRYPTION_KEYS"
 _AWS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 # Without those of Spark: they are long texts, most of whose words are not secret.
 _VARIABLES = (
@@ -35,4 +36,5 @@ def register_secret(secret: str) -> str:
 def redact_secrets(text: str) -> str:
     values = [value for name in _VARIABLES if (value := os.environ.get(name))]
     parts = [part for value in values for part in value.split(",")]  # Two tokens, while they are being changed.
-    return redact(text, [*values, *parts, *list(_secrets)])
+    keys = [each.partition(":")[2] for each in os.environ.get(_KEYS, "").split(",")]  # Without their ids.
+    return redact(text, [*values, *parts, *keys, *list(_secrets)])

@@ -15,6 +15,7 @@ from typing import Any
 
 from qo.worker.loop.outcome import Acked, Dead, Lost, Outcome, Released, Retried
 from qo.worker.loop.state import State
+from qo.worker.observe.depth_board import DepthBoard
 
 # Upper bounds in seconds; the last bucket, for longer times, has none.
 BUCKETS_S = (
@@ -110,8 +111,10 @@ class Stats:
     enqueued: int = 0
     looks: int = 0
     empty_looks: int = 0
+    pushed: int = 0  # Tasks that wake-ups have named.
     claims_missed: int = 0  # Candidates that another worker took, or that could not be claimed.
     unhandled_types: int = 0  # Types of waiting tasks that this worker has no handler for.
+    orphan_types: int = 0  # Those of them that no running worker has a handler for.
     loop_lag_s: float = 0.0
     queue_depth: int | None = None  # Ready tasks seen by the last look; None before the first.
     requests: int = 0  # Sent to the store by this process; ``dollars`` is what S3 would charge for them.
@@ -122,16 +125,17 @@ class Stats:
     queue_wait: Histogram = field(default_factory=Histogram)  # From due to started.
     latency: dict[str, Histogram] = field(default_factory=dict[str, Histogram])  # Of handlers, by task type.
     slots: dict[int, SlotStats] = field(default_factory=dict[int, SlotStats])
+    depths: DepthBoard = field(default_factory=DepthBoard)  # Of the whole queue, if its monitor is on duty.
     on_change: Callable[[], None] = lambda: None  # Called after every step that moves a claim; for tests.
 
     @property
     def completed(self) -> int:
-        return self.acked - self.unsuccessful
+        return completed_of(plain_counts(self))
 
     @property
     def failed(self) -> int:
         """Attempts that failed, retried or not, without those stopped on request."""
-        return self.retried + self.dead - self.cancelled + self.unsuccessful
+        return failed_of(plain_counts(self))
 
     def count_claim(self) -> None:
         self.claimed += 1
@@ -277,6 +281,16 @@ def _summary(histogram: Histogram) -> dict[str, float | None]:
 def plain_counts(stats: Stats) -> dict[str, Any]:
     values = {each.name: getattr(stats, each.name) for each in fields(stats)}
     return {name: value for name, value in values.items() if isinstance(value, int | float | str | None)}
+
+
+def completed_of(counts: Mapping[str, Any]) -> int:
+    """Return how many tasks were completed, by these ``plain_counts``."""
+    return counts["acked"] - counts["unsuccessful"]
+
+
+def failed_of(counts: Mapping[str, Any]) -> int:
+    """Return how many attempts failed, retried or not, without those stopped on request."""
+    return counts["retried"] + counts["dead"] - counts["cancelled"] + counts["unsuccessful"]
 
 
 def is_balanced(counts: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""A worker's status over HTTP: ``/stats``, ``/metrics``, ``/livez`` and ``/readyz``. It is read-only.
+"""A worker's status over HTTP: ``/stats``, ``/metrics``, ``/livez`` and ``/readyz``, which are read-only; and wake-ups.
 
 The server has threads of its own, so that it answers while the worker's event loop is blocked: then it is needed most.
 """
@@ -6,7 +6,7 @@ The server has threads of its own, so that it answers while the worker's event l
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -15,7 +15,7 @@ import msgspec
 
 from qo.http_server.listening import listen
 from qo.http_server.messages import Reply
-from qo.http_server.pages import CLIENT_TIMEOUT_S, PageServer, page_reply
+from qo.http_server.pages import CLIENT_TIMEOUT_S, PageServer, Post, page_reply
 from qo.worker.loop.state import State
 from qo.worker.observe.metrics import CONTENT_TYPE, Metrics
 from qo.worker.observe.stats import Stats, StatsSnapshot, is_balanced
@@ -58,11 +58,13 @@ class StatusServer:
         snapshot: Callable[[], StatsSnapshot],
         stats: Stats,
         health: Callable[[], Health],
+        posts: Mapping[str, Post] | None = None,
         client_timeout_s: float = CLIENT_TIMEOUT_S,
     ) -> None:
         self._address = address
         self._snapshot = snapshot
         self._health = health
+        self._posts = posts
         self._client_timeout_s = client_timeout_s
         self._metrics = Metrics(stats, self._read_balanced)
         self._server: PageServer | None = None
@@ -80,7 +82,7 @@ class StatusServer:
         }
         remedy = "set worker.http to a free address, or to off"
         listening = listen(self._address, what="the worker's status", remedy=remedy)
-        self._server = PageServer(listening, pages, client_timeout_s=self._client_timeout_s)
+        self._server = PageServer(listening, pages, posts=self._posts, client_timeout_s=self._client_timeout_s)
         self._server.start()
         return self._server.address
 

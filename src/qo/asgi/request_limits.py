@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
@@ -12,8 +12,9 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from qo.dispatcher.http import error_responses
+from qo.asgi import error_responses
 
+WAITS_MAX = 1_000
 REQUESTS_MAX = 200  # At a time. They wait for threads and for the database; more would only wait longer.
 SOON_S = 1.0  # A body that is complete so soon does not count as slow.
 BODIES_MAX = 100  # Slow ones at a time: slow senders must leave room for all others.
@@ -21,19 +22,27 @@ CLIENT_BODIES_MAX = 25  # Of these, of one address.
 BODY_S = 30.0  # For a whole body, however many pieces it comes in, …
 BYTES_PER_S_MIN = 262_144  # … and a second more for each so many bytes of it.
 _LATER = {"Retry-After": str(error_responses.RETRY_AFTER_S)}
-OPEN = frozenset({"/livez", "/readyz"})  # Answered even when the dispatcher is too busy for anything else.
+OPEN = frozenset({"/livez", "/readyz"})  # Answered even when the server is too busy for anything else.
 
 
 class Limits:
-    """ASGI middleware. ``larger``: the limits of body size, by prefix, of paths that take larger bodies than others."""
+    """ASGI middleware.
+
+    ``larger``: the limits of body size, by prefix, of paths that take larger bodies than others. ``setting``: the one
+    that raises the limit of the others. ``waits``: whether a request mostly waits for something to happen; such
+    requests have a limit of their own, ``waits_max``, so that they leave room for the others.
+    """
 
     def __init__(
         self,
         app: ASGIApp,
         *,
         body_bytes_max: int,
+        setting: str = "the limit of the server",
         larger: Mapping[str, int] | None = None,
         requests_max: int = REQUESTS_MAX,
+        waits: Callable[[Scope], bool] = lambda _: False,
+        waits_max: int = WAITS_MAX,
         slots: BodySlots | None = None,
         body_s: float = BODY_S,
         soon_s: float = SOON_S,
@@ -41,18 +50,21 @@ class Limits:
         self._app = app
         self._body_bytes_max = body_bytes_max
         self._larger = dict(larger or {})
-        self._requests_max = requests_max
+        self._setting = setting
+        self._waits = waits
+        self._limit = {False: requests_max, True: waits_max}  # By whether the request waits.
         self._slots = slots or BodySlots()
         self._body_s = body_s
         self._soon_s = soon_s
-        self._requests = 0
+        self._requests = {False: 0, True: 0}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         path: str = scope["path"]
-        if self._requests >= self._requests_max and path not in OPEN:
+        waits = self._waits(scope)
+        if self._requests[waits] >= self._limit[waits] and path not in OPEN:
             await _busy(scope, receive, send)
             return
         bytes_max = next(
@@ -61,7 +73,7 @@ class Limits:
         declared = _content_length(scope)
         if declared is not None and declared > bytes_max:
             refusal = error_responses.problem_response(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", _too_large(bytes_max)
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", too_large_message(bytes_max, self._setting)
             )
             await refusal(scope, receive, send)
             return
@@ -72,12 +84,13 @@ class Limits:
             bytes_max=bytes_max,
             within_s=self._body_s + (declared or bytes_max) / BYTES_PER_S_MIN,
             soon_s=self._soon_s,
+            setting=self._setting,
         )
-        self._requests += 1
+        self._requests[waits] += 1
         try:
             await self._app(scope, body.receive, send)
         finally:
-            self._requests -= 1
+            self._requests[waits] -= 1
             body.release_slot()
 
 
@@ -109,13 +122,22 @@ class _Body:
     """The body of one request, with a limit of size and one deadline for all of its pieces."""
 
     def __init__(
-        self, receive: Receive, *, client: str, slots: BodySlots, bytes_max: int, within_s: float, soon_s: float
+        self,
+        receive: Receive,
+        *,
+        client: str,
+        slots: BodySlots,
+        bytes_max: int,
+        within_s: float,
+        soon_s: float,
+        setting: str,
     ) -> None:
         self._receive = receive
         self._client = client
         self._slots = slots
         self._bytes_max = bytes_max
         self._within_s, self._soon_s = within_s, soon_s
+        self._setting = setting
         self._began: float | None = None  # When the first piece was requested.
         self._size = 0
         self._is_complete = False
@@ -131,7 +153,8 @@ class _Body:
         # Without a Content-Length the size is known only as the pieces arrive.
         self._size += len(message.get("body", b""))
         if self._size > self._bytes_max:
-            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(self._bytes_max))
+            message = too_large_message(self._bytes_max, self._setting)
+            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
         if not message.get("more_body", False):
             self._is_complete = True
             self.release_slot()
@@ -173,8 +196,8 @@ def _content_length(scope: Scope) -> int | None:
     return int(length[:20]) if length.isdigit() else None  # Longer ones are too large in any case.
 
 
-def _too_large(bytes_max: int) -> str:
-    return f"the body is larger than {bytes_max:,} bytes: send less at a time, or raise dispatcher.body_max_bytes"
+def too_large_message(bytes_max: int, setting: str) -> str:
+    return f"the body is larger than {bytes_max:,} bytes: send less at a time, or raise {setting}"
 
 
 async def _busy(scope: Scope, receive: Receive, send: Send) -> None:

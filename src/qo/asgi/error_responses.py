@@ -6,7 +6,7 @@ An unexpected error is logged under an id, and the caller learns the id and noth
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -42,12 +42,14 @@ KINDS: tuple[tuple[str, HTTPStatus, type[QoError]], ...] = (
 )
 USAGE = "usage"  # 400: the request breaks a rule. 422: a field is missing or has the wrong form.
 INVALID = "invalid"
+INTERNAL = "internal"
 
 _CODES = {
     HTTPStatus.NOT_FOUND: "not_found",
     HTTPStatus.METHOD_NOT_ALLOWED: "method_not_allowed",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "too_large",
     HTTPStatus.REQUEST_TIMEOUT: "too_slow",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limited",
     HTTPStatus.SERVICE_UNAVAILABLE: "busy",
 }
 
@@ -60,6 +62,7 @@ def problem_response(
 
 
 def install(app: Starlette) -> None:
+    """Add the responses. ``app.state.missing_path_hint``, if set, adds to the message for a path without a route."""
     app.add_exception_handler(QoError, error_response)
     app.add_exception_handler(RequestValidationError, _validation_response)
     app.add_exception_handler(HTTPException, _http_error_response)
@@ -70,15 +73,25 @@ def error_response(request: Request, error: Exception) -> JSONResponse:
     """Return the response to an error of qo."""
     for note in getattr(error, "__notes__", ()):
         log.warning("%s: %s", error, note)  # Notes are for the operator, not for the caller.
+    status, code = classify(error)
+    if code == USAGE:
+        detail = _details(error)
+        message = "the request is refused: fix what detail names" if detail else str(error)
+        return problem_response(status, code, message, detail)
+    if code == INTERNAL:
+        return _unexpected_error_response(request, error)
+    return problem_response(status, code, str(error), headers=_headers(status))
+
+
+def classify(error: Exception) -> tuple[HTTPStatus, str]:
+    """Return the status and the code of an error of qo."""
     for code, status, kind in KINDS:
         if isinstance(error, kind):
-            return problem_response(status, code, str(error), headers=_headers(status))
+            return status, code
     if isinstance(error, errors.UsageError) and not isinstance(error, errors.ConfigError):
-        detail = _details(error)
-        message = "the definition is refused: fix what detail names" if detail else str(error)
-        return problem_response(HTTPStatus.BAD_REQUEST, USAGE, message, detail)
+        return HTTPStatus.BAD_REQUEST, USAGE
     # Our own settings, bucket or records: nothing that the caller can mend.
-    return _unexpected_error_response(request, error)
+    return HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL
 
 
 def _details(error: Exception) -> list[str]:
@@ -121,7 +134,8 @@ def _http_error_response(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     message, path = str(error.detail), request.url.path
     if error.status_code == HTTPStatus.NOT_FOUND and message == HTTPStatus.NOT_FOUND.phrase:
-        message = f"there is nothing at {path}: see /openapi.json for what there is{_other_listener_hint(request)}"
+        hint: Callable[[str], str] = getattr(request.app.state, "missing_path_hint", lambda _: "")
+        message = f"there is nothing at {path}: see /openapi.json for what there is{hint(path)}"
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allowed = (error.headers or {}).get("Allow", "another method")
         message = f"{path} does not take {request.method}: use {allowed}"
@@ -129,20 +143,9 @@ def _http_error_response(request: Request, error: Exception) -> JSONResponse:
     return problem_response(error.status_code, code, message, headers=error.headers)
 
 
-def _other_listener_hint(request: Request) -> str:
-    """Name the other listener to a caller that has mistaken one for the other."""
-    for_tasks = request.url.path.startswith(("/internal/", "/v1/task/"))
-    is_internal = "claim_task" in request.app.state.operations
-    if is_internal and not for_tasks:
-        return "; this listener is for workers, and people are served by the other one, by default on port 8470"
-    if for_tasks and not is_internal:
-        return "; this listener is for people, and workers are served by the other one, by default on port 8471"
-    return ""
-
-
 def _unexpected_error_response(request: Request, error: Exception) -> JSONResponse:
     incident = SYSTEM.token()[:12]
     # The caller chose method and path: quoted, they stay within the line.
     log.error("incident %s: %r %r failed", incident, request.method, request.url.path, exc_info=error)
-    message = f"this went wrong on our side: look for incident {incident} in the log of the dispatcher"
-    return problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", message)
+    message = f"this went wrong on our side: look for incident {incident} in the log of the server"
+    return problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL, message)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from qo.core.timespan import UNITS_S, parse_timespan_s
 from qo.errors import UsageError
 
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)
-_NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:?\d\d)?", re.ASCII)
 
 
@@ -18,16 +16,12 @@ def parse_duration_s(text: str, flag: str) -> float:
 
     Raises UsageError, which names the ``flag``.
     """
-    compact = text.strip().replace(" ", "")
-    if _NUMBER.fullmatch(compact):
-        return float(compact)
-    parts = _PART.findall(compact)
-    if not parts or "".join(number + unit for number, unit in parts) != compact:
+    if (seconds := parse_timespan_s(text)) is None:
         raise UsageError(
             f"{flag}: {text!r} is not a duration; write for example 45s, 1h30m or 2d (not negative; "
             "units: ms s m h d w, seconds without one)"
         )
-    return sum(float(number) * _UNIT_S[unit] for number, unit in parts)
+    return seconds
 
 
 def parse_instant(text: str, flag: str) -> datetime:
@@ -48,7 +42,7 @@ def format_duration(seconds: float) -> str:
     rest_s = max(0, round(seconds))
     parts: list[str] = []
     for unit in ("d", "h", "m", "s"):
-        count, rest_s = divmod(rest_s, int(_UNIT_S[unit]))
+        count, rest_s = divmod(rest_s, int(UNITS_S[unit]))
         if count:
             parts.append(f"{count}{unit}")
     return " ".join(parts[:2]) or "0s"

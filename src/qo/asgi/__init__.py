@@ -1,0 +1,1 @@
+"""What the HTTP APIs share: listeners, limits, errors, traffic."""

@@ -1,0 +1,23 @@
+"""Spans of time as people write them: 90, 45s, 1h30m, 30d."""
+
+from __future__ import annotations
+
+import re
+
+UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+
+
+def parse_timespan_s(text: str) -> float | None:
+    """Return the span in seconds. A number without a unit means seconds; parts with units are added up.
+
+    None: the text is no span of time.
+    """
+    compact = text.strip().replace(" ", "")
+    if _NUMBER.fullmatch(compact):
+        return float(compact)
+    parts = _PART.findall(compact)
+    if not parts or "".join(number + unit for number, unit in parts) != compact:
+        return None
+    return sum(float(number) * UNITS_S[unit] for number, unit in parts)

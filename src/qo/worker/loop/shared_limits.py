@@ -1,0 +1,154 @@
+"""This worker's shares of the limits that hold over all workers.
+
+A share is asked for when a task of the type is found and the worker has no permit for it. It is renewed while it is
+used, and given back when it is not, so that an idle worker makes no request for it. The task waits meanwhile, and tasks
+of other types go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from qo.core.limit_shares import Limit, Wish
+from qo.errors import QoError
+from qo.queue import limit_registers
+from qo.queue.queue import Queue
+from qo.worker.loop.best_effort import best_effort
+
+log = logging.getLogger(__name__)
+
+TTL_S = 15.0
+RENEW_S = TTL_S / 3
+MARGIN_S = 2.0  # So much before it runs out, a share is used no more.
+STARTS_FOR_S = 2.0  # Starts that were taken and not used by then are forfeited.
+AGAIN_FIRST_S, AGAIN_MAX_S = 0.5, RENEW_S  # After asking for more permits in vain; doubled each time.
+FAILED_AGAIN_S = 1.0
+
+
+class SharedLimit:
+    """One limit as this worker sees it. Implements a gate of the admission."""
+
+    def __init__(self, limit: Limit, monotonic: Callable[[], float], slots: int) -> None:
+        self.limit = limit
+        self._monotonic = monotonic
+        self._slots = slots
+        self.in_use = 0  # From admission until the handler has ended.
+        self._permits, self._permits_until = 0, float("-inf")
+        self._starts, self._starts_until = 0, float("-inf")
+        self._is_lacking = False  # Whether a task lacked a permit or a start, …
+        self._demand_at = float("-inf")  # … and when last.
+        self._again_s = AGAIN_FIRST_S
+        self._ask_at = float("-inf")  # Not before, even if there is demand.
+        self._renew_at = float("inf")
+        self.on_demand: Callable[[], None] = lambda: None
+
+    def room(self) -> int:
+        """Return how many more tasks may be admitted now."""
+        now, rooms = self._monotonic(), [self._slots]
+        if self.limit.concurrency is not None:
+            rooms.append((self._permits if now < self._permits_until else 0) - self.in_use)
+        if self.limit.starts is not None:
+            rooms.append(self._starts if now < self._starts_until else 0)
+        if (room := min(rooms)) <= 0:
+            self._demand_at, self._is_lacking = now, True
+            if now >= self._ask_at:
+                self.on_demand()
+        return room
+
+    def count_admitted(self) -> None:
+        self.in_use += 1
+        self._starts -= 1
+
+    def count_ended(self) -> None:
+        self.in_use -= 1
+
+    def next_ask_at(self) -> float:
+        """Return when the share is to be asked for, or renewed."""
+        return min(self._renew_at, self._ask_at if self._is_lacking else float("inf"))
+
+    def wish(self, worker_id: str) -> Wish:
+        """Return what to ask for now: permits for all slots while tasks lack them, else for what is in use."""
+        now = self._monotonic()
+        starts = self.limit.batch if self._is_lacking else 0
+        if self._is_lacking and now < self._starts_until:
+            starts = max(0, starts - self._starts)
+        is_busy = self._is_lacking or now - self._demand_at < RENEW_S
+        return Wish(worker_id, self.in_use, self._slots if is_busy else self.in_use, starts)
+
+    def take(self, permits: int, starts: int, starts_in_s: float, *, asked_at: float) -> bool:
+        """Take what was granted. Return whether there is more room than before."""
+        now = self._monotonic()
+        self._permits, self._permits_until = permits, asked_at + TTL_S - MARGIN_S
+        if self.limit.starts is not None and starts:
+            unused = self._starts if now < self._starts_until else 0
+            self._starts, self._starts_until = max(0, unused) + starts, asked_at + STARTS_FOR_S
+        has_share = permits > 0 or self.in_use > 0
+        self._renew_at = asked_at + RENEW_S if self.limit.concurrency is not None and has_share else float("inf")
+        lacks_permits = self.limit.concurrency is not None and permits - self.in_use <= 0
+        self._again_s = min(self._again_s * 2, AGAIN_MAX_S) if lacks_permits else AGAIN_FIRST_S
+        self._ask_at = now + max(starts_in_s, self._again_s if lacks_permits else 0.0)
+        has_room = not lacks_permits and (self.limit.starts is None or self._starts > 0)
+        # Without room, it asks again, unless nobody has wanted any for a while.
+        self._is_lacking = self._is_lacking and not has_room and now - self._demand_at < RENEW_S
+        return has_room
+
+    def put_off(self) -> None:
+        """Ask again later: the store did not answer."""
+        self._ask_at = self._monotonic() + FAILED_AGAIN_S
+        if self._renew_at < float("inf"):
+            self._renew_at = self._ask_at
+
+
+class SharedLimits:
+    def __init__(
+        self, queue: Queue, worker_id: str, limits: Sequence[SharedLimit], on_room: Callable[[], None]
+    ) -> None:
+        self._queue = queue
+        self._worker_id = worker_id
+        self._limits = limits
+        self._on_room = on_room
+        self._demand = asyncio.Event()
+        for limit in limits:
+            limit.on_demand = self._demand.set
+
+    async def run(self) -> None:
+        """Ask for shares when they are wanted, and renew them, until cancelled; then give them back. Survives an
+        unreachable store."""
+        try:
+            await self._keep_asking()
+        finally:
+            await best_effort(self._leave(), "giving back shares of limits")
+
+    async def _keep_asking(self) -> None:
+        monotonic = self._queue.ambient.monotonic
+        while self._limits:
+            self._demand.clear()
+            due = [limit for limit in self._limits if limit.next_ask_at() <= monotonic()]
+            for limit in due:
+                await self._ask(limit)
+            rest_s = min(limit.next_ask_at() for limit in self._limits) - monotonic()
+            try:
+                async with asyncio.timeout(max(rest_s, 0.01) if rest_s < float("inf") else None):
+                    await self._demand.wait()
+            except TimeoutError:
+                continue
+
+    async def _leave(self) -> None:
+        for limit in self._limits:
+            if limit.in_use == 0 and limit.limit.concurrency is not None:
+                wish = Wish(self._worker_id, 0, 0, 0)
+                await limit_registers.ask(self._queue, limit.limit, wish, ttl_s=TTL_S)
+
+    async def _ask(self, limit: SharedLimit) -> None:
+        asked_at = self._queue.ambient.monotonic()
+        try:
+            wish = limit.wish(self._worker_id)
+            granted = await limit_registers.ask(self._queue, limit.limit, wish, ttl_s=TTL_S)
+        except QoError as error:
+            limit.put_off()
+            log.warning("no share of the limit %r: %s", limit.limit.name, error)
+            return
+        if limit.take(*granted, asked_at=asked_at):
+            self._on_room()

@@ -1,0 +1,367 @@
+"""Tasks of an application's own transactions reach the queue exactly once, on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy.orm import Session
+
+import qo
+from qo import Options, RetryPolicy, outbox
+from qo.core import keys
+from qo.core.task import Task
+from qo.errors import ConfigError, Unavailable, UsageError
+from qo.outbox.relay import Relay, open_outbox
+from qo.queue.options import NewTask
+from qo.queue.queue import Queue
+from qo.queue.task_document import read_document, write_document
+from qo.store.memory import MemoryStore
+from support.cli.command import Qo
+from support.stores.queues import all_tasks, keys_under, until
+
+
+@dataclass
+class Application:
+    """Its database, and a connection to it."""
+
+    url: str
+    sqlalchemy_url: str
+    connect: Callable[[], Any]
+    mark: str
+
+    def insert(self, *tasks: Any, group: str | None = None) -> None:
+        with closing(self.connect()) as connection:
+            for each in tasks:
+                outbox.submit(connection, "echo", each, group=group)
+            connection.commit()
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return self.run("SELECT id, task, parked_reason, claimed_by FROM qo_outbox ORDER BY id")
+
+    def run(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        with closing(self.connect()) as connection:
+            cursor = connection.execute(sql.replace("?", self.mark), values)
+            found = cursor.fetchall() if cursor.description else []
+            connection.commit()
+            return found
+
+
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.fast), "postgres"])
+def application(request: pytest.FixtureRequest, tmp_path: Path) -> Application:
+    if request.param == "sqlite":
+        path = tmp_path / "shop.db"
+        made = Application(f"sqlite:{path}", f"sqlite:///{path}", lambda: sqlite3.connect(path, timeout=10), "?")
+    else:
+        url: str = request.getfixturevalue("postgres_server").make_database()
+        made = Application(
+            url, url.replace("postgresql:", "postgresql+psycopg:"), lambda: psycopg.connect(url), "%s"
+        )
+    with closing(made.connect()) as connection:
+        outbox.create_table(connection)
+        outbox.create_table(connection)  # There is nothing to do the second time.
+        connection.commit()
+    return made
+
+
+@pytest.fixture
+def queue() -> Queue:
+    return Queue(MemoryStore())
+
+
+async def relay_all(application: Application, queue: Queue, **how: Any) -> Relay:
+    relay = Relay(application.url, queue, **how)
+    await relay.run(asyncio.Event(), once=True)
+    return relay
+
+
+async def inputs(queue: Queue) -> list[Any]:
+    return sorted((task.input for task in await all_tasks(queue.store)), key=str)
+
+
+async def test_what_was_committed_is_submitted_and_what_was_rolled_back_is_not(
+    application: Application, queue: Queue
+) -> None:
+    with closing(application.connect()) as connection:
+        outbox.submit(connection, "echo", {"n": 1}, Options(max_retries=7, priority=2, timeout_s=90))
+        connection.commit()
+        outbox.submit(connection, "echo", {"n": 2})
+        connection.rollback()
+    assert await inputs(queue) == []
+    relay = await relay_all(application, queue)
+    (task,) = await all_tasks(queue.store)
+    assert (task.input, task.max_retries, task.priority, task.timeout_seconds) == ({"n": 1}, 7, 2, 90)
+    assert relay.counts.submitted == 1
+    assert application.rows() == []
+
+
+async def test_connections_and_sessions_of_sqlalchemy_take_part_too(
+    application: Application, queue: Queue
+) -> None:
+    engine = sa.create_engine(application.sqlalchemy_url)
+    with engine.begin() as connection:
+        outbox.submit(connection, "echo", 1)
+    with Session(engine) as session, session.begin():
+        outbox.submit(session, "echo", 2)
+    with Session(engine) as session:
+        outbox.submit(session, "echo", 3)
+        session.rollback()
+    engine.dispose()
+    await relay_all(application, queue)
+    assert await inputs(queue) == [1, 2]
+
+
+async def test_a_statement_for_other_drivers_does_the_same(application: Application, queue: Queue) -> None:
+    dialect = application.url.partition(":")[0]
+    sql, values = outbox.statement("echo", "by hand", dialect=dialect)
+    application.run(sql.replace("%s", "?"), *values)
+    application.run("INSERT INTO qo_outbox (task) VALUES (?)", '{"type": "echo", "input": "raw"}')
+    await relay_all(application, queue)
+    assert await inputs(queue) == ["by hand", "raw"]
+
+
+async def test_several_relays_at_once_submit_each_row_once(application: Application, queue: Queue) -> None:
+    application.insert(*range(200))
+    relays = await asyncio.gather(*(relay_all(application, queue, batch=7) for _ in range(4)))
+    while application.rows():  # A relay that finds everything claimed ends before the others.
+        await relay_all(application, queue)
+    assert await inputs(queue) == sorted(range(200), key=str)
+    assert sum(each.counts.submitted for each in relays) == 200
+
+
+async def test_rows_of_a_group_are_submitted_in_their_order(application: Application) -> None:
+    order: list[Any] = []
+
+    class Noting(MemoryStore):
+        def put(self, key: str, body: bytes, **how: Any) -> Any:
+            if key.startswith("tasks/"):
+                order.append(json.loads(body)["input"])
+            return super().put(key, body, **how)
+
+    queue = Queue(Noting())
+    for n in range(20):
+        application.insert(["a", n], group="a")
+        application.insert(["b", n], group="b")
+        application.insert(["-", n])
+    await asyncio.gather(*(relay_all(application, queue) for _ in range(3)))
+    while application.rows():
+        await relay_all(application, queue)
+    for group in ("a", "b"):
+        assert [n for name, n in order if name == group] == list(range(20))
+    assert len(order) == 60
+
+
+async def test_a_row_that_can_never_be_submitted_is_parked_and_stops_no_other(
+    application: Application, queue: Queue
+) -> None:
+    await queue.submit("echo", "first", Options(key="taken"))
+    bad = ['{"input": 1}', "not json", '{"type": "echo", "retrys": 1}', '{"type": "echo", "key": "taken"}', "[]"]
+    for each in bad:
+        application.run("INSERT INTO qo_outbox (task, group_key) VALUES (?, 'g')", each)
+    application.insert("good", group="g")
+    relay = await relay_all(application, queue)
+    assert relay.counts.parked == len(bad)
+    assert await inputs(queue) == ["first", "good"]
+    reasons = [row[2] for row in application.rows()]
+    assert len(reasons) == len(bad)
+    assert all(reasons)
+    again = await relay_all(application, queue)
+    assert (again.counts.submitted, again.counts.parked) == (0, 0)
+    opened = open_outbox(application.url)
+    assert [row.reason for row in opened.parked(100)] == reasons
+    assert opened.count() == (0, len(bad))
+    first = opened.parked(1)[0].id
+    application.run("UPDATE qo_outbox SET task = ? WHERE id = ?", '{"type": "echo", "input": "mended"}', first)
+    assert opened.retry([first]) == 1
+    opened.close()
+    await relay_all(application, queue)
+    assert await inputs(queue) == ["first", "good", "mended"]
+
+
+async def test_rows_wait_while_the_store_does_not_answer(application: Application) -> None:
+    memory = MemoryStore()
+    application.insert(1, 2, 3)
+
+    class Down(MemoryStore):
+        def put(self, key: str, body: bytes, **how: Any) -> Any:
+            raise Unavailable("no answer")
+
+    relay = await relay_all(application, Queue(Down()))
+    assert relay.counts.postponed == 3
+    assert len(application.rows()) == 3
+    application.run("UPDATE qo_outbox SET claimed_until = NULL")
+    queue = Queue(memory)
+    await relay_all(application, queue)
+    assert await inputs(queue) == [1, 2, 3]
+
+
+async def test_a_relay_that_runs_moves_new_rows_soon(application: Application, queue: Queue) -> None:
+    stop = asyncio.Event()
+    running = asyncio.create_task(Relay(application.url, queue).run(stop))
+    for n in range(3):
+        await asyncio.to_thread(application.insert, n)
+        await until(lambda n=n: _has(queue, n + 1), within_s=15)
+    stop.set()
+    counts = await running
+    assert counts.submitted == 3
+
+
+async def _has(queue: Queue, count: int) -> bool:
+    return len(await keys_under(queue.store, keys.TASKS)) == count
+
+
+def test_bad_input_is_refused_before_anything_is_written(application: Application) -> None:
+    with closing(application.connect()) as connection:
+        for wrong in (
+            lambda: outbox.submit(connection, ""),
+            lambda: outbox.submit(connection, "echo", {1, 2}),
+            lambda: outbox.submit(connection, "echo", options=Options(priority=99)),
+            lambda: outbox.submit(connection, "echo", table="x; DROP TABLE y"),
+            lambda: outbox.submit(object(), "echo"),
+        ):
+            with pytest.raises(UsageError):
+                wrong()
+        connection.rollback()
+    assert application.rows() == []
+    with pytest.raises(ConfigError):
+        open_outbox("mysql://x")
+
+
+@pytest.mark.fast
+def test_a_database_without_the_table_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no database"):
+        open_outbox(f"sqlite:{tmp_path / 'missing.db'}")
+    sqlite3.connect(tmp_path / "empty.db").close()
+    with pytest.raises(ConfigError, match="qo relay table"):
+        open_outbox(f"sqlite:{tmp_path / 'empty.db'}").count()
+
+
+instants = st.integers(0, 10**9).map(lambda s: datetime.fromtimestamp(1_700_000_000 + s, UTC))
+options = st.builds(
+    Options,
+    at=st.none() | instants,
+    expires_in_s=st.none() | st.floats(1, 1e6),
+    key=st.none() | st.text(st.characters(codec="utf-8"), min_size=1, max_size=5),
+    timeout_s=st.none() | st.floats(0.001, 1e6),
+    max_retries=st.integers(0, 1000),
+    priority=st.integers(0, 9),
+    max_reschedules=st.none() | st.integers(0, 9),
+    retry_policy=st.builds(RetryPolicy, initial_interval_ms=st.integers(0, 1000), multiplier=st.floats(1, 9)),
+)
+
+
+@pytest.mark.fast
+@given(options=options, input=st.none() | st.integers(-9, 9) | st.lists(st.text(st.characters(codec="utf-8"))))
+def test_a_task_comes_back_from_its_document_as_it_was(options: Options, input: Any) -> None:
+    new = NewTask("echo", input, options)
+    back = read_document(json.loads(json.dumps(write_document(new))), "here")
+    assert back == new
+
+
+# Processes.
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Qo:
+    return Qo(tmp_path, {"QO_LOG": "warning"})
+
+
+def refuse_deletes(application: Application) -> None:
+    """So that a relay can submit rows and cannot delete them, as if it died in between."""
+    if application.url.startswith("sqlite"):
+        application.run("CREATE TRIGGER keep BEFORE DELETE ON qo_outbox BEGIN SELECT RAISE(ABORT, 'not now'); END")
+        return
+    application.run(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not now'; END $$"
+    )
+    application.run("CREATE TRIGGER keep BEFORE DELETE ON qo_outbox FOR EACH ROW EXECUTE FUNCTION refuse()")
+
+
+def allow_deletes(application: Application) -> None:
+    on = "" if application.url.startswith("sqlite") else " ON qo_outbox"
+    application.run(f"DROP TRIGGER keep{on}")
+
+
+@pytest.mark.timeout(300)
+async def test_a_relay_that_is_killed_between_submit_and_delete_submits_nothing_twice(
+    application: Application, command: Qo, tmp_path: Path
+) -> None:
+    application.insert(*range(30))
+    refuse_deletes(application)
+    store = f"local:{tmp_path / '.qo'}"
+    async with qo.connect(store) as queue:
+        process = command.start("relay", "--from", application.url, "--lease-s", "1")
+        try:
+            await until(lambda: _has(queue, 30), within_s=60)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        before = {task.id: task.input for task in await all_tasks(queue.store)}
+        assert len(application.rows()) == 30
+        allow_deletes(application)
+        process = command.start("relay", "--from", application.url, "--lease-s", "1")
+        try:
+            await until(lambda: _emptied(application), within_s=60)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate()
+        assert process.returncode == 0
+        assert {task.id: task.input for task in await all_tasks(queue.store)} == before
+
+
+async def _emptied(application: Application) -> bool:
+    return not await asyncio.to_thread(application.rows)
+
+
+@pytest.mark.timeout(300)
+async def test_relays_that_are_killed_at_any_moment_lose_and_double_nothing(
+    application: Application, command: Qo, tmp_path: Path
+) -> None:
+    application.insert(*range(150))
+    async with qo.connect(f"local:{tmp_path / '.qo'}") as queue:
+        for kill_at in (20, 50, 90):
+            process = command.start("relay", "--from", application.url, "--lease-s", "1", "--batch", "10")
+            try:
+                await until(lambda kill_at=kill_at: _reached(queue, kill_at), within_s=60)
+            finally:
+                process.send_signal(signal.SIGKILL)
+                process.communicate()
+        first = command.start("relay", "--from", application.url, "--lease-s", "1")
+        second = command.start("relay", "--from", application.url, "--lease-s", "1")
+        try:
+            await until(lambda: _emptied(application), within_s=60)
+        finally:
+            for process in (first, second):
+                process.send_signal(signal.SIGTERM)
+                process.communicate()
+        tasks: list[Task] = await all_tasks(queue.store)
+        assert sorted(task.input for task in tasks) == list(range(150))
+
+
+async def _reached(queue: Queue, count: int) -> bool:
+    return len(await keys_under(queue.store, keys.TASKS)) >= count
+
+
+def test_the_commands_of_an_outbox(application: Application, command: Qo) -> None:
+    application.run("INSERT INTO qo_outbox (task) VALUES (?)", "{}")
+    application.insert(1)
+    answer = command.here("relay", "--from", application.url, "--once", "--json")
+    assert (answer.code, json.loads(answer.out)["submitted"]) == (8, 1)
+    (row,) = command.json("relay", "parked", "--from", application.url)
+    assert "type" in row["reason"]
+    assert command.json("relay", "retry", "--from", application.url) == {"retried": 1}
+    assert command.here("relay", "--once").code == 2
+    assert "CREATE TABLE" in command.ok("relay", "table", application.url.partition(":")[0])

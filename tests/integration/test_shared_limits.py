@@ -1,0 +1,165 @@
+"""Limits over all workers: never more at a time than allowed, and what a dead worker held comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from qo.core import keys
+from qo.core.limit_shares import Limit
+from qo.core.task import Status
+from qo.errors import UsageError
+from qo.queue import limit_registers
+from qo.queue.options import NewTask
+from qo.queue.queue import Queue
+from qo.worker.api.app import App
+from qo.worker.loop import shared_limits
+from qo.worker.worker import Worker
+from support.stores.queues import another, config, drain, until, virtual_queue, working
+from support.worker.checked_worker import in_virtual_time
+from support.worker.processes import Place
+
+
+class Gate:
+    """An app whose handlers count how many run at a time."""
+
+    def __init__(self, **limit: Any) -> None:
+        self.running, self.peak, self.starts = 0, 0, list[float]()
+        self.app = App()
+
+        @self.app.task("limited", limit=Limit(**limit))
+        async def limited(input: Any) -> None:
+            self.starts.append(asyncio.get_running_loop().time())
+            self.running += 1
+            self.peak = max(self.peak, self.running)
+            await asyncio.sleep(0.01)
+            self.running -= 1
+
+        @self.app.task("free")
+        async def free(input: Any) -> None:
+            return None
+
+
+async def test_workers_together_run_no_more_than_the_limit_and_all_of_it(queue: Queue) -> None:
+    gate = Gate(concurrency=3)
+    await queue.submit_many([NewTask("limited", n) for n in range(40)])
+    async with working(another(queue), gate.app, worker_id="a"), working(another(queue), gate.app, worker_id="b"):
+        await drain(queue, gate.app, worker_id="c")
+    assert 1 <= gate.peak <= 3
+    assert len(gate.starts) == 40
+    (register,) = await limit_registers.read_all(queue)
+    assert register.shares == {}, "who leaves gives its share back"
+
+
+async def test_types_without_a_permit_do_not_hold_up_others(queue: Queue) -> None:
+    gate = Gate(concurrency=1)
+    now = await queue.store.now()
+    taken = limit_registers.Wish("another", 1, 1, 0)
+    await limit_registers.ask(queue, Limit(name="limited", concurrency=1), taken, ttl_s=600)
+    blocked = await queue.submit("limited")
+    others = await queue.submit_many([NewTask("free", n) for n in range(10)])
+    async with working(queue, gate.app):
+        for task in others:
+            await until(lambda task=task: _ended(queue, task.id))
+        assert (await queue.get(blocked.id)).status is Status.PENDING
+        (register,) = await limit_registers.read_all(queue)
+        assert register.shares["another"].until > now + timedelta(seconds=500)
+        await limit_registers.ask(
+            queue, Limit(name="limited", concurrency=1), limit_registers.Wish("another", 0, 0, 0), ttl_s=600
+        )
+        await until(lambda: _ended(queue, blocked.id))
+
+
+async def _ended(queue: Queue, task_id: str) -> bool:
+    return (await queue.get(task_id)).ended
+
+
+@in_virtual_time
+async def test_a_rate_holds_over_all_workers() -> None:
+    queue, gate = virtual_queue(), Gate(starts=10, per_s=1.0)
+    await queue.submit_many([NewTask("limited", n) for n in range(60)])
+    workers = [Worker(queue, gate.app, config(worker_id=f"w{n}", stop_when_empty=True)) for n in range(3)]
+    await asyncio.gather(*(worker.run() for worker in workers))
+    starts = sorted(gate.starts)
+    assert len(starts) == 60
+    for window_s in (1.0, 2.0, 4.0):
+        for at in starts:
+            inside = sum(at <= each < at + window_s for each in starts)
+            assert inside <= 10 * (window_s + shared_limits.STARTS_FOR_S + 1.0)
+    assert starts[-1] - starts[0] < 30, "and it is used"
+
+
+@in_virtual_time
+async def test_an_idle_worker_makes_no_request_for_its_limits() -> None:
+    queue, gate = virtual_queue(), Gate(concurrency=3, starts=100)
+    asked: list[str] = []
+    get = queue.store.get
+
+    async def counting(key: str, **options: Any) -> Any:
+        asked.extend([key] if key.startswith(keys.LIMITS) else [])
+        return await get(key, **options)
+
+    queue.store.get = counting
+    async with working(queue, gate.app):
+        await queue.submit("limited")
+        await asyncio.sleep(60)
+        used = len(asked)
+        assert used > 0
+        await asyncio.sleep(3600)
+        assert len(asked) == used
+
+
+@in_virtual_time
+async def test_the_share_of_a_worker_that_died_comes_back() -> None:
+    queue, gate = virtual_queue(), Gate(concurrency=2)
+    dead = limit_registers.Wish("dead", 2, 2, 0)
+    await limit_registers.ask(queue, Limit(name="limited", concurrency=2), dead, ttl_s=shared_limits.TTL_S)
+    task = await queue.submit("limited")
+    async with working(queue, gate.app):
+        await asyncio.sleep(shared_limits.TTL_S - 5)
+        assert (await queue.get(task.id)).status is Status.PENDING
+        await asyncio.sleep(15)
+        assert (await queue.get(task.id)).status is Status.COMPLETED
+
+
+@in_virtual_time
+async def test_a_worker_whose_share_ran_out_starts_nothing_more() -> None:
+    queue, gate = virtual_queue(), Gate(concurrency=2)
+    shared = shared_limits.SharedLimit(Limit(name="l", concurrency=2), queue.ambient.monotonic, 16)
+    shared.take(2, 0, 0.0, asked_at=queue.ambient.monotonic())
+    assert shared.room() == 2
+    await asyncio.sleep(shared_limits.TTL_S - shared_limits.MARGIN_S)
+    assert shared.room() == 0
+    assert gate.peak == 0
+
+
+async def test_two_limits_of_one_name_must_be_the_same(queue: Queue) -> None:
+    app = App()
+    for n in (1, 2):
+        app.task(f"t{n}", limit=Limit(name="crm", concurrency=n))(lambda input: None)
+    with pytest.raises(UsageError, match="given twice"):
+        Worker(queue, app, config())
+
+
+async def test_a_limit_from_the_settings_survives_a_killed_worker(place: Place) -> None:
+    notes = place.directory / "notes"
+    tasks = await place.queue.submit_many([NewTask("noted", {"notes": str(notes), "s": 0.05}) for _ in range(30)])
+    limits = {"QO_LIMITS": "noted=2"}
+    async with place.worker("doomed", **limits) as doomed:
+        await place.counted(Status.COMPLETED, "doomed", 1)
+        doomed.signal(signal.SIGKILL)
+        await doomed.code()
+    async with place.worker("w", **limits), place.worker("v", **limits):
+        await place.ended(tasks, within_s=120)
+    open_, peak = set[tuple[str, str]](), 0
+    for line in notes.read_text().splitlines():
+        task_id, what, worker_id = line.split()
+        if what == "begin" and worker_id != "doomed":
+            open_.add((task_id, worker_id))
+        open_.discard((task_id, worker_id) if what == "end" else ("", ""))
+        peak = max(peak, len(open_))
+    assert peak <= 2
