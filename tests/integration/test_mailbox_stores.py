@@ -23,7 +23,7 @@ from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
 from qo.store.local import LocalStore
 from qo.store.memory import MemoryStore
-from qo.store.port import LIST_LIMIT_MAX, Page
+from qo.store.port import LIST_LIMIT_MAX, Page, Stored, Unchanged
 from qo.worker.api.app import App
 from qo.worker.api.context import Context
 from qo.worker.loop.state import State
@@ -138,6 +138,11 @@ class Breakable(MemoryStore):
         if self.broken and prefix.startswith(keys.READY):
             raise ZeroDivisionError("this should never happen")
         return await super().list(prefix, start_after=start_after, limit=limit)
+
+    async def get_if_changed(self, key: str, etag: str) -> Stored | Unchanged | None:
+        if self.broken and key == keys.BOARD:  # A worker that rests reads the board instead of listing.
+            raise ZeroDivisionError("this should never happen")
+        return await super().get_if_changed(key, etag)
 
 
 @pytest.mark.fast
