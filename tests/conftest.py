@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from suite.order import mix_files
+
 if TYPE_CHECKING:
     from qo.dispatcher.state.database import State
     from qo.store.s3 import S3Store
@@ -27,6 +29,12 @@ if TYPE_CHECKING:
 # How long an example takes says more of the machine than of the code. Each run draws others; make prove draws many.
 settings.register_profile("qo", deadline=None, max_examples=500 if os.environ.get("PROVE") else 50)
 settings.load_profile("qo")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.pluginmanager.hasplugin("randomly"):  # Else the order is drawn.
+        ranks = {path: rank for rank, path in enumerate(mix_files(list({item.path for item in items})))}
+        items.sort(key=lambda item: ranks[item.path])
 
 
 def pytest_collection_finish() -> None:

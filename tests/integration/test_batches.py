@@ -227,7 +227,7 @@ async def test_a_thread_that_cannot_be_stopped_keeps_its_tasks_out_of_the_next_b
     go, calls = threading.Event(), []
     app = App()
 
-    @app.task("index", batch=2, batch_wait_s=0.01, timeout_s=0.1)
+    @app.task("index", batch=2, batch_wait_s=20, timeout_s=0.1)
     def index(items: list[Any]) -> None:
         calls.append(len(items))
         if len(calls) == 1:
@@ -238,12 +238,13 @@ async def test_a_thread_that_cannot_be_stopped_keeps_its_tasks_out_of_the_next_b
         for task in first:
             timed_out = await ended(queue, task.id)
             assert "timed out after 0.1 s" in (timed_out.last_error or "")
-        second = await queue.submit("index", 2)
+        second = await queue.submit_many([NewTask("index", n, ONCE) for n in range(2)])
         await asyncio.sleep(0.3)
         assert len(calls) == 1, "one call at a time, and the first has not returned"
         go.set()
-        assert (await ended(queue, second.id)).status is Status.COMPLETED
-    assert len(calls) == 2
+        for task in second:
+            assert (await ended(queue, task.id)).status is Status.COMPLETED
+    assert calls == [2, 2]
 
 
 async def test_one_that_stops_itself_gives_the_others_back(queue: Queue) -> None:

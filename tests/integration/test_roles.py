@@ -210,8 +210,11 @@ def test_every_role_does_its_work_with_its_own_policy_alone(roles: Roles) -> Non
     roles.qo("operator", "archive", failing)
     roles.qo("operator", "pause", "--type", "never")
     roles.qo("operator", "resume", "--type", "never")
-    purged = roles.qo(PURGER, "purge", "--older-than", "0s", "--status", "completed", "--yes")
-    assert purged["tasks"] == 3, purged  # With the child, and what followed the failure.
+    purged: list[dict[str, Any]] = []
+    # What ended in this very second is left for the next purge: the dates of its versions are the same.
+    while not purged or purged[-1]["changed"]:
+        purged.append(roles.qo(PURGER, "purge", "--older-than", "0s", "--status", "completed", "--yes"))
+    assert sum(each["tasks"] for each in purged) == 3, purged  # With the child, and what followed the failure.
     assert {each["id"] for each in roles.qo("viewer", "list")} == {idle}
     assert roles.qo(PURGER, "purge", "--yes", QO_RETENTION_KEEP_COMPLETED="30d")["tasks"] == 0
 
@@ -275,8 +278,10 @@ MAY: dict[str, dict[str, str]] = {
     "monitor/sweep.json": {"worker": "rw", "monitor": "rw", PURGER: "rw"},
     "monitor/purge.json": {PURGER: "rw"},
     "shard-leases/a.json": {"worker": "rw", "viewer": "r", "operator": "r"},
-    "control/desired.json": {"worker": "r", "monitor": "r", "viewer": "r", "operator": "rw"},
-    "control/board.json": {"producer": "rw", "worker": "rw", "monitor": "rw", "viewer": "r", "operator": "rw"},
+    "control/desired.json": {"worker": "r", "monitor": "r", "viewer": "r", "operator": "rw", PURGER: "r"},
+    "control/board.json": {
+        "producer": "rw", "worker": "rw", "monitor": "rw", "viewer": "r", "operator": "rw", PURGER: "rw",
+    },
     "queues/python/control/board.json": {"dispatcher": "rw", "viewer": "r", "operator": "rw", PYTHON: "rw"},
     "queues/python/queue.json": {"dispatcher": "rw", "viewer": "r", "operator": "r", PYTHON: "rw"},
     "queues/python/tasks/a/t.json": {"dispatcher": "rw", "viewer": "r", "operator": "rw", PYTHON: "rw"},

@@ -10,8 +10,8 @@ from suite.step import Step
 
 ROOT = Path(__file__).parents[2]
 PYTEST = (sys.executable, "-m", "pytest")
-# Tests in three processes, each with servers of its own: they often wait, but four would share two cores less well. In
-# the order of the files: the last ones are short, so that all end at the same time.
+# Each process takes the next file of the order that suite.order makes; the last ones are short, so that all end at the
+# same time.
 IN_FILES = ("--dist", "loadfile", "--no-loadscope-reorder")
 # Where all tests with the marker spark are, as a test sees to.
 SPARK_FOLDERS = ("tests/e2e", "tests/spark")
@@ -24,7 +24,7 @@ def list_steps(shuffle: int | None) -> list[Step]:
         Step("lint", ("make", "--no-print-directory", "-j", "2", "-O", "code", "page", "browser")),
         Step(
             "tests",
-            (*PYTEST, "-n", "3", *IN_FILES, *order, "-m", "not spark and not long", "--ignore", "tests/spark"),
+            (*PYTEST, "-n", "4", *IN_FILES, *order, "-m", "not spark and not long", "--ignore", "tests/spark"),
         ),
         Step("spark", (*PYTEST, "-n", "3", *IN_FILES, *order, "-m", "spark and not long", *SPARK_FOLDERS)),
     ]
