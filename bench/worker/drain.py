@@ -1,9 +1,10 @@
-"""No-op tasks: one worker of qo on its embedded store against RQ, Celery and Dramatiq on a Redis server.
+"""No-op tasks: qo on its embedded store against RQ, Celery and Dramatiq on a Redis server.
 
 All tasks are in the queue before a worker starts. The rate counts from the moment at which every process of the
 contestant has run a task, so that start-up is left out, to the last task. Each peer runs in two of the ways that its
 documentation recommends for throughput, the best of several that were tried on two cores; the faster one counts and
-both are recorded. Their Redis keeps nothing on disk; qo's store does.
+both are recorded. So it is for qo: one worker, or two of one command. Their Redis keeps nothing on disk; qo's store
+does.
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ from bench.worker import broker
 from bench.worker.contest import Contestant, ground
 
 ROUNDS = 3
-TASKS = 2000
-AHEAD_OF = ("rq", "celery")  # The others are there to be seen.
+TASKS = 6000  # One second and a half at the least.
 WITHIN_S = 60.0
 
 _QO = ("bench.peers.stamped", ("qo", "worker", "--app", "bench.peers.stamped:app"))
 OURS = Contestant("qo", "one worker as it comes, async function", *_QO)
 OURS_SYNC = Contestant("qo", "one worker as it comes, plain function", *_QO, task_type="noop_sync")
-OURS_TWICE = Contestant("qo", "two workers as they come, async function", *_QO, workers=2)
+OURS_TWICE = Contestant("qo", "two workers of one command, async function", _QO[0], (*_QO[1], "--workers", "2"))
 
 
 def _celery(pool: str, concurrency: int, prefetch: int) -> Contestant:
@@ -86,7 +86,8 @@ def measure() -> Iterator[Result]:
     for ways in PEERS:
         best = max(ways, key=lambda each: rates[each])
         recorded = {str(each): round(rates[each], 1) for each in ways}
-        for suffix, ours in (("", OURS), ("_sync", OURS_SYNC)):
+        fastest = max(OURS, OURS_TWICE, key=lambda each: rates[each])
+        for suffix, ours in (("", fastest), ("_one_worker", OURS), ("_sync", OURS_SYNC)):
             yield result(
                 f"drain_vs_{best.system}{suffix}",
                 rates[ours],
@@ -94,7 +95,7 @@ def measure() -> Iterator[Result]:
                 baseline=rates[best],
                 of=rounds[ours],
                 baseline_of=rounds[best],
-                target=Target("ratio", ">=", 1.0) if not suffix and best.system in AHEAD_OF else None,
+                target=None if suffix else Target("ratio", ">=", 1.0),
                 qo=ours.how,
                 ways=recorded,
                 **{best.system: str(best)},
@@ -113,7 +114,7 @@ def measure() -> Iterator[Result]:
 
 
 NAMES = [
-    *(f"drain_vs_{ways[0].system}{suffix}" for ways in PEERS for suffix in ("", "_sync")),
+    *(f"drain_vs_{ways[0].system}{suffix}" for ways in PEERS for suffix in ("", "_one_worker", "_sync")),
     "drain_two_processes",
 ]
 FAMILIES = [Family(NAMES, measure)]

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from qo.up import process_group
-from qo.up.process_group import ChildProcess, Lifeline
+from qo.up.process_group import ChildProcess
+from qo.worker.lifeline import Lifeline
 
 HUNG = """\
 import signal, time

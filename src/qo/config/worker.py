@@ -62,6 +62,12 @@ class WorkerSettings:
         kind=kinds.QUEUES,
         help="Work on these queues at once, by weight: names below the store, or stores; unset: the store itself.",
     )
+    workers: int = setting(
+        1,
+        "QO_WORKERS",
+        kind=kinds.whole(1, 256),
+        help="How many worker processes one command runs, each with these settings and an id and a port of its own.",
+    )
     concurrency: int = setting(
         16, "QO_CONCURRENCY", kind=kinds.whole(1, 10_000), help="How many tasks one worker runs at a time."
     )

@@ -15,10 +15,7 @@ import gc
 import json
 import logging
 import os
-import signal
 import sys
-import threading
-import time
 from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
@@ -28,6 +25,7 @@ from qo.config import origins
 from qo.config.settings import Settings
 from qo.errors import QoError
 from qo.telemetry.log_context import install_handler
+from qo.worker.lifeline import end_with_parent
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +44,7 @@ def main(args: list[str]) -> int:
     gc.set_threshold(*GC_THRESHOLDS)
     send = _open_channel()
     role, lifeline, options = args[0], int(args[1]), json.loads(args[2])
-    threading.Thread(target=_exit_with_parent, args=(lifeline,), name="qo-lifeline", daemon=True).start()
+    end_with_parent(lifeline, kill_after_s=ORPHAN_S)
     try:
         config = options["config"]
         settings = origins.load(options["flags"], config_path=None if config is None else Path(config))
@@ -128,14 +126,6 @@ async def _worker(settings: Settings, runtime: str, send: Send) -> None:
     from qo.spark import SPARK
 
     await run_runtime(settings, runtime, {**PLAIN, **SPARK}, kills=True, on_ui=lambda url: send({SPARK_UI: url}))
-
-
-def _exit_with_parent(lifeline: int) -> None:
-    """Wait until the parent has ended, then end this process: by SIGTERM, and if that takes too long, by SIGKILL."""
-    os.read(lifeline, 1)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(ORPHAN_S)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _start_logging(settings: Settings) -> None:

@@ -28,8 +28,9 @@ from qo.store import private
 from qo.store.secret_files import read_secret
 from qo.up.child_main import DASHBOARD, SPARK_UI, WORKER
 from qo.up.pipeline_progress import Survey
-from qo.up.process_group import ChildProcess, Lifeline
+from qo.up.process_group import ChildProcess
 from qo.up.targets import Pipeline, import_path
+from qo.worker.lifeline import Lifeline
 
 START_S = 60.0  # How long the dispatcher may take to answer.
 DASHBOARD_S = 10.0  # How long the dashboard may take to start; without it, everything else goes on.

@@ -1,8 +1,4 @@
-"""The child processes of an installation: start them, restart them when they die, and end them with this process.
-
-Each child has the reading end of one pipe. Only this process holds the writing end, and never writes to it: when it
-ends, even by SIGKILL, the pipe closes, and the children end, too.
-"""
+"""The child processes of an installation: start them, restart them when they die, and end them with this process."""
 
 from __future__ import annotations
 
@@ -30,6 +26,7 @@ from qo.errors import (
     Unproven,
 )
 from qo.store import private
+from qo.worker.lifeline import Lifeline
 
 log = logging.getLogger(__name__)
 
@@ -41,17 +38,6 @@ ERRORS: Mapping[int, type[QoError]] = {  # The errors of processes, by their exi
     each.exit_code: each
     for each in (ConfigError, NotFound, Refused, StoreError, Unproven, CorruptRecord, Forbidden)
 }
-
-
-class Lifeline:
-    """A pipe whose writing end closes with this process."""
-
-    def __init__(self) -> None:
-        self.reading, self._writing = os.pipe()
-
-    def close(self) -> None:
-        os.close(self.reading)
-        os.close(self._writing)
 
 
 class ChildProcess:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -19,7 +17,7 @@ from qo.queue.queues_below import prepare
 from qo.telemetry.log_context import set_worker
 from qo.worker.api.app import App
 from qo.worker.loop.slot_share import SharedSlots
-from qo.worker.observe.stats import plain_counts
+from qo.worker.observe.stats import plain_counts, sum_counts
 from qo.worker.service import (
     installed_shutdown,
     log_start,
@@ -68,7 +66,7 @@ async def run_queues(
         with installed_shutdown(list(workers.values()), settings, kills=kills):
             set_worker(settings.worker.id or "")
             await asyncio.gather(*(_work(slots, name, workers[name], queues[name], settings) for name in workers))
-    return _sum_counts([plain_counts(worker.stats) for worker in workers.values()])
+    return sum_counts([plain_counts(worker.stats) for worker in workers.values()])
 
 
 async def _work(slots: SharedSlots, name: str, worker: Worker, queue: Queue, settings: Settings) -> None:
@@ -82,10 +80,3 @@ def _any_port(address: str) -> str:
     """Return an address of the same host for the status of a further worker."""
     host, colon, _ = address.rpartition(":")
     return f"{host}:0" if colon else address
-
-
-def _sum_counts(each: list[Mapping[str, Any]]) -> dict[str, Any]:
-    total: Counter[str] = Counter()
-    for counts in each:
-        total.update({name: value for name, value in counts.items() if isinstance(value, int | float)})
-    return dict(total)

@@ -21,7 +21,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # SIGHUP comes when a 
 def stop_on_signals(stopped: asyncio.Event, again: Callable[[], object] | None = None) -> Callable[[], None]:
     """Set the event on a stop signal, and call ``again`` on each further one. Return a function that undoes this."""
     loop = asyncio.get_running_loop()
-    numbers = _handled_signals()
+    numbers = handled_signals()
 
     def on_signal() -> None:
         if stopped.is_set() and again is not None:
@@ -38,7 +38,7 @@ def stop_on_signals(stopped: asyncio.Event, again: Callable[[], object] | None =
     return restore
 
 
-def _handled_signals() -> list[signal.Signals]:
+def handled_signals() -> list[signal.Signals]:
     """Return the stop signals, without SIGHUP if it is ignored, as under nohup. SIGINT counts even if it is ignored, as
     shells arrange for background processes: whoever sends it to such a process means it."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -68,7 +68,7 @@ class Shutdown:
         self._previous: dict[int, Any] = {}
 
     def install(self) -> None:
-        for number in _handled_signals():
+        for number in handled_signals():
             self._previous[number] = signal.signal(number, self._on_signal)
 
     def restore(self) -> None:

@@ -48,8 +48,10 @@ def run(
         ),
     ] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Stop when no task is ready any more.")] = False,
+    lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
+    report: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Run a worker: claim tasks and run their handlers.
+    """Run a worker, or several: claim tasks and run their handlers.
 
     Runs until SIGTERM, SIGINT or SIGHUP: the first signal lets running tasks finish, the second stops them and gives
     them back to the queue, the third ends the process at once.
@@ -66,20 +68,58 @@ def run(
         )
     if settings.worker.queue and runtime is not None:
         raise UsageError("--queue is for apps; the pipeline tasks of a runtime have a queue of their own")
-    if target is not None and settings.worker.queue:
+    if lifeline is not None:
+        from qo.worker.lifeline import end_with_parent
+
+        end_with_parent(lifeline)
+    if settings.worker.workers > 1:
+        counts = _run_processes(session, flags, settings, target=target, runtime=runtime, drain=drain)
+    elif target is not None and settings.worker.queue:
         counts = _run_queues(settings, target, drain)
     elif target is not None:
         counts = plain_counts(_run_app(session, settings, target, drain))
     else:
         counts = plain_counts(_run_runtime(settings, runtime, drain))
     completed, failed = completed_of(counts), failed_of(counts)
-    if session.json:
+    if report is not None:
+        _report_counts(report, counts)
+    elif session.json:
         session.output.document({"completed": completed, "failed": failed, **counts})
     else:
         session.output.line(
             f"completed {completed}, failed attempts {failed}, given back {counts['released']}; "
             f"{plural(counts['requests'], 'request')}, ${counts['dollars']:.4f} on S3"
         )
+
+
+def _run_processes(
+    session: Session,
+    flags: dict[str, Any],
+    settings: Settings,
+    *,
+    target: str | None,
+    runtime: str | None,
+    drain: bool,
+) -> dict[str, Any]:
+    import asyncio
+
+    from qo.cli.run.worker_processes import list_commands, run_processes
+
+    refuse_memory(settings)
+    start_logging(settings.log_level)
+    options = {"--config": session.config_path, "--app": target, "--runtime": runtime}
+    arguments = [text for flag, value in options.items() if value is not None for text in (flag, str(value))]
+    command_line = ["worker", "run", *arguments, *(["--drain"] if drain else [])]
+    return asyncio.run(run_processes(list_commands(command_line, {**session.flags, **flags}, settings)))
+
+
+def _report_counts(report: int, counts: dict[str, Any]) -> None:
+    """Hand the counters to the process that runs several workers."""
+    import json
+    import os
+
+    with os.fdopen(report, "w") as channel:
+        json.dump(counts, channel)
 
 
 def _run_queues(settings: Settings, target: str, drain: bool) -> dict[str, Any]:

@@ -9,7 +9,8 @@ to be right, it checks ``is_balanced`` and reads again.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -281,6 +282,14 @@ def _summary(histogram: Histogram) -> dict[str, float | None]:
 def plain_counts(stats: Stats) -> dict[str, Any]:
     values = {each.name: getattr(stats, each.name) for each in fields(stats)}
     return {name: value for name, value in values.items() if isinstance(value, int | float | str | None)}
+
+
+def sum_counts(of_workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the sum of the ``plain_counts`` of several workers."""
+    total: Counter[str] = Counter()
+    for counts in of_workers:
+        total.update({name: value for name, value in counts.items() if isinstance(value, int | float)})
+    return dict(total)
 
 
 def completed_of(counts: Mapping[str, Any]) -> int:
