@@ -28,6 +28,7 @@ from qo.errors import ConfigError, Unavailable, UsageError
 from qo.outbox.relay import Relay, open_outbox
 from qo.queue.options import NewTask
 from qo.queue.queue import Queue
+from qo.queue.submitter import PreparedTask
 from qo.queue.task_document import read_document, write_document
 from qo.store.memory import MemoryStore
 from support.cli.command import Qo
@@ -191,6 +192,62 @@ async def test_a_row_that_can_never_be_submitted_is_parked_and_stops_no_other(
     assert await inputs(queue) == ["first", "good", "mended"]
 
 
+async def test_a_unique_task_of_an_outbox_is_submitted_once_and_not_parked(
+    application: Application, queue: Queue
+) -> None:
+    once = Options(unique=qo.Unique(key="report"))
+    with closing(application.connect()) as connection:
+        for n in range(2):
+            outbox.submit(connection, "echo", n, once)
+        connection.commit()
+    rows = application.run("SELECT id, key, task FROM qo_outbox ORDER BY id")
+    relay = await relay_all(application, queue, batch=1)
+    assert (relay.counts.submitted, relay.counts.parked) == (2, 0)
+    (task,) = await all_tasks(queue.store)
+    assert task.input == 0
+    await queue.cancel(task.id)
+    # As a relay leaves it that dies before it deletes the row.
+    application.run("INSERT INTO qo_outbox (key, task) VALUES (?, ?)", *rows[0][1:])
+    await relay_all(application, queue)
+    assert len(await all_tasks(queue.store)) == 1
+
+
+async def test_a_row_that_fails_in_an_unexpected_way_stops_no_other(
+    application: Application, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = queue.prepare
+
+    def fail_for_one(new: NewTask, now: datetime) -> PreparedTask:
+        if new.input == "bad":
+            raise OverflowError("a defect of ours")
+        return prepare(new, now)
+
+    monkeypatch.setattr(queue, "prepare", fail_for_one)
+    application.insert("bad", "good")
+    relay = await relay_all(application, queue)
+    assert (relay.counts.submitted, relay.counts.postponed) == (1, 1)
+    assert await inputs(queue) == ["good"]
+    assert len(application.rows()) == 1
+
+
+def test_an_application_needs_no_right_but_to_insert(request: pytest.FixtureRequest) -> None:
+    url: str = request.getfixturevalue("postgres_server").make_database()
+    role = f"shop_{url.rpartition('/')[2][-20:].partition('?')[0]}".replace("-", "_")
+    with psycopg.connect(url, autocommit=True) as connection:
+        outbox.create_table(connection)
+        connection.execute(f"CREATE ROLE {role}".encode())
+        connection.execute(f"GRANT INSERT ON qo_outbox TO {role}".encode())
+        connection.execute(f"SET ROLE {role}".encode())
+        outbox.submit(connection, "echo", 1)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("SELECT task FROM qo_outbox")
+        connection.execute("RESET ROLE")
+        count = connection.execute("SELECT count(*) FROM qo_outbox").fetchone()
+        connection.execute(f"DROP OWNED BY {role}".encode())
+        connection.execute(f"DROP ROLE {role}".encode())
+    assert count == (1,)
+
+
 async def test_rows_wait_while_the_store_does_not_answer(application: Application) -> None:
     memory = MemoryStore()
     application.insert(1, 2, 3)
@@ -230,6 +287,8 @@ def test_bad_input_is_refused_before_anything_is_written(application: Applicatio
             lambda: outbox.submit(connection, "echo", {1, 2}),
             lambda: outbox.submit(connection, "echo", options=Options(priority=99)),
             lambda: outbox.submit(connection, "echo", table="x; DROP TABLE y"),
+            lambda: outbox.submit(connection, "echo", options=Options(unique=qo.Unique())),
+            lambda: outbox.submit(connection, "echo", options=Options(unique=qo.Unique(key="k", by=["input"]))),
             lambda: outbox.submit(object(), "echo"),
         ):
             with pytest.raises(UsageError):
@@ -247,6 +306,19 @@ def test_a_database_without_the_table_is_a_clear_error(tmp_path: Path) -> None:
     sqlite3.connect(tmp_path / "empty.db").close()
     with pytest.raises(ConfigError, match="qo relay table"):
         open_outbox(f"sqlite:{tmp_path / 'empty.db'}").count()
+    (tmp_path / "other").write_text("This is no database. " * 100)
+    with pytest.raises(ConfigError, match="not a database"):
+        open_outbox(f"sqlite:{tmp_path / 'other'}").count()
+    with closing(sqlite3.connect(tmp_path / "alien.db")) as alien:
+        alien.execute("CREATE TABLE qo_outbox (id INTEGER)")
+    with pytest.raises(ConfigError, match="qo relay table"):
+        open_outbox(f"sqlite:{tmp_path / 'alien.db'}").count()
+
+
+def test_a_url_that_cannot_be_read_is_a_clear_error_without_its_password() -> None:
+    with pytest.raises((ConfigError, Unavailable)) as caught:
+        open_outbox("postgresql://shop:correct-horse@[::1/shop").count()
+    assert "correct-horse" not in str(caught.value)
 
 
 instants = st.integers(0, 10**9).map(lambda s: datetime.fromtimestamp(1_700_000_000 + s, UTC))

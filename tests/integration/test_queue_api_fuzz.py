@@ -24,6 +24,7 @@ from schemathesis.core.transport import Response
 
 from qo.api.contract.body import Problem
 from qo.queue.queue import Queue
+from qo.queue.task_document import OPTION_NAMES
 from qo.queue_api import task_reading
 from qo.queue_api.api_routes import describe
 from qo.queue_api.queue_server import build_app
@@ -197,6 +198,19 @@ def test_anything_in_any_field_of_a_new_task_is_answered(surface: Surface) -> No
             )
 
     tried(150, st.tuples(st.sampled_from(list(BODY)), plain), anything)
+
+
+@pytest.mark.timeout(60)
+def test_no_value_of_any_option_keeps_the_server_busy_or_comes_back_whole(surface: Surface) -> None:
+    hostile: list[Any] = [10**400, "1" * 200_000 + "x", ["x" * 200_000], {"x" * 200_000: 1}, "x" * 200_000]
+    for name in (*OPTION_NAMES, "ab" * 200_000):
+        for value in hostile:
+            unique = {"unique": "u"} if name.startswith("unique") else {"key": "k"}
+            reply = surface.ask("POST", "/v1/tasks", json.dumps({"type": "echo", **unique, name: value}).encode())
+            promised(reply)
+            if reply.status != 409 and not isinstance(value, str):
+                assert reply.status == 400, (name, reply.text[:200])
+            assert reply.status < 300 or len(reply.body) < 1_000, name
 
 
 def test_any_bytes_as_a_body_are_answered(surface: Surface) -> None:

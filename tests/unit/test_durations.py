@@ -41,6 +41,13 @@ def test_what_is_no_duration_is_refused_under_the_name_of_its_flag(text: str) ->
         parse_duration_s(text, "--delay")
 
 
+@pytest.mark.timeout(10)
+def test_a_long_text_that_is_no_duration_is_refused_at_once_and_not_repeated() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_duration_s("1" * 1_000_000 + "x", "--delay")  # Searched for parts, this takes hours.
+    assert len(str(caught.value)) < 300
+
+
 @given(st.integers(min_value=0, max_value=10**9))
 def test_a_shown_duration_reads_back_as_no_more_than_it_was(seconds: int) -> None:
     shown = parse_duration_s(format_duration(seconds), "shown")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -78,8 +79,9 @@ def _number_from_text(text: str) -> float:
 
 
 def _within(value: float, low: float, high: float | None) -> float:
-    if not low <= value <= (float("inf") if high is None else high) or value == float("inf"):
-        raise InvalidValue  # Also for NaN, which compares false.
+    # Also False for NaN, and for whole numbers that no float can hold.
+    if not low <= value <= (sys.float_info.max if high is None else high):
+        raise InvalidValue
     return value
 
 

@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime
 
 from qo.core.timespan import UNITS_S, parse_timespan_s
+from qo.core.words import quote
 from qo.errors import UsageError
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:?\d\d)?", re.ASCII)
@@ -18,7 +19,7 @@ def parse_duration_s(text: str, flag: str) -> float:
     """
     if (seconds := parse_timespan_s(text)) is None:
         raise UsageError(
-            f"{flag}: {text!r} is not a duration; write for example 45s, 1h30m or 2d (not negative; "
+            f"{flag}: {quote(text)} is not a duration; write for example 45s, 1h30m or 2d (not negative; "
             "units: ms s m h d w, seconds without one)"
         )
     return seconds
@@ -28,13 +29,13 @@ def parse_instant(text: str, flag: str) -> datetime:
     """Return the instant of an RFC 3339 text with a time zone. Raises UsageError, which names the ``flag``."""
     stripped = text.strip()
     if not (match := _INSTANT.fullmatch(stripped)):
-        raise UsageError(f"{flag}: {text!r} is not a time; write for example 2026-03-01T09:00:00Z")
+        raise UsageError(f"{flag}: {quote(text)} is not a time; write for example 2026-03-01T09:00:00Z")
     if match[3] is None:
-        raise UsageError(f"{flag}: {text!r} has no time zone; add Z for UTC, or an offset such as +01:00")
+        raise UsageError(f"{flag}: {quote(text)} has no time zone; add Z for UTC, or an offset such as +01:00")
     try:
         return datetime.fromisoformat(stripped.upper()).astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"{flag}: {text!r} is not a time: {error}") from None
+        raise UsageError(f"{flag}: {quote(text)} is not a time: {error}") from None
 
 
 def format_duration(seconds: float) -> str:

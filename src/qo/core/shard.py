@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from qo.core.words import quote
 from qo.errors import UsageError
 
 PREFIX_LEN_MAX = 4
@@ -36,7 +37,7 @@ def validate_shards(shards: tuple[str, ...], prefix_len: int) -> tuple[str, ...]
     for shard in shards:
         if not re.fullmatch(rf"[0-9a-f]{{{prefix_len}}}", shard):
             raise UsageError(
-                f"{shard!r} is not a shard of this queue: a shard is {prefix_len} lower-case hex "
+                f"{quote(shard)} is not a shard of this queue: a shard is {prefix_len} lower-case hex "
                 f"character{'s' if prefix_len > 1 else ''}, for example {'a' * prefix_len!r}"
             )
     return tuple(sorted(set(shards)))
@@ -46,7 +47,7 @@ def validate_task_id(text: str) -> str:
     """Return the id in its canonical form. Raises UsageError. Every id that becomes part of a key is checked here."""
     lowered = text.strip().lower()
     if not _TASK_ID.match(lowered):
-        raise UsageError(f"{text!r} is not a task id; a task id is a UUID as printed by `qo submit`")
+        raise UsageError(f"{quote(text)} is not a task id; a task id is a UUID as printed by `qo submit`")
     return lowered
 
 

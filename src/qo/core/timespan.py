@@ -6,6 +6,7 @@ import re
 
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)
+_CHARS_MAX = 100  # Callers choose the text, and the time to search it grows with the square of its length.
 _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
@@ -15,6 +16,8 @@ def parse_timespan_s(text: str) -> float | None:
     None: the text is no span of time.
     """
     compact = text.strip().replace(" ", "")
+    if len(compact) > _CHARS_MAX:
+        return None
     if _NUMBER.fullmatch(compact):
         return float(compact)
     parts = _PART.findall(compact)

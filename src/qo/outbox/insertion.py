@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from qo.ambient import SYSTEM
@@ -69,7 +72,7 @@ def _driver(connection: Any) -> tuple[Dialect, Any]:
     if isinstance(connection, sqlite3.Connection | sqlite3.Cursor):
         return Dialect.SQLITE, connection.execute
     if hasattr(connection, "exec_driver_sql"):  # A connection of SQLAlchemy.
-        return _dialect(connection.dialect.name), connection.exec_driver_sql
+        return _dialect(connection.dialect.name), partial(_execute_text, connection)
     if hasattr(connection, "connection") and callable(connection.connection):  # A session of SQLAlchemy.
         return _driver(connection.connection())
     if type(connection).__module__.partition(".")[0] == "psycopg" and not _is_async(connection):
@@ -78,6 +81,16 @@ def _driver(connection: Any) -> tuple[Dialect, Any]:
         f"a {type(connection).__name__} is no connection that the outbox knows: pass one of sqlite3, psycopg or "
         "SQLAlchemy, or execute what outbox.statement() returns"
     )
+
+
+def _execute_text(connection: Any, sql: str, values: Sequence[Any]) -> None:
+    """Execute a statement on a connection of SQLAlchemy, whose driver may mark values in a way of its own."""
+    from sqlalchemy import text
+
+    parts = re.split(r"%s|\?", sql) if values else [sql]
+    names = [f"value_{n}" for n in range(len(values))]
+    marked = parts[0] + "".join(f":{name}{part}" for name, part in zip(names, parts[1:], strict=True))
+    connection.execute(text(marked), dict(zip(names, values, strict=True)))
 
 
 def _is_async(connection: Any) -> bool:

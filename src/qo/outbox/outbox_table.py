@@ -79,8 +79,9 @@ def insert_sql(dialect: Dialect, table: str) -> str:
     insert = f"INSERT INTO {check_table(table)} (key, task, group_key, traceparent) VALUES ({marks})"
     if dialect is Dialect.SQLITE:
         return insert
-    # The notification is sent when the transaction is committed, and only then.
-    return f"WITH inserted AS ({insert} RETURNING id) SELECT pg_notify('{CHANNEL}', '') FROM inserted"
+    # The notification is sent when the transaction is committed, and only then. Nothing is returned from the row: for
+    # that, the application would need the right to read the table.
+    return f"WITH inserted AS ({insert}) SELECT pg_notify('{CHANNEL}', '')"
 
 
 def claim_sql(dialect: Dialect, table: str) -> str:

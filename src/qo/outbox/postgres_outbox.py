@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from qo.core.redaction import redact
 from qo.errors import ConfigError, Unavailable
 from qo.outbox.outbox_rows import ParkedRow, Row, Statements, rows_of
 from qo.outbox.outbox_table import CHANNEL, Dialect, check_table
@@ -93,6 +94,12 @@ class PostgresOutbox:
             raise ConfigError(
                 "the database has no outbox: create its table with qo.outbox.create_table, or the SQL of qo relay table"
             ) from None
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise ConfigError(
+                f"the relay's user may not use the outbox: {error}; grant it SELECT, UPDATE and DELETE on the table"
+            ) from None
+        except psycopg.ProgrammingError as error:  # The URL, the name of the table, or its columns.
+            raise ConfigError(f"the outbox cannot be used: {redact(str(error))}") from None
         except psycopg.Error as error:
             self.close()
-            raise Unavailable(f"the application's database does not answer: {error}") from error
+            raise Unavailable(f"the application's database does not answer: {redact(str(error))}") from None

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from qo.outbox.outbox_table import KEY_SCOPE, TABLE
 from qo.outbox.postgres_outbox import PostgresOutbox
 from qo.outbox.sqlite_outbox import SqliteOutbox
 from qo.queue.concurrency import gather_cancellable
-from qo.queue.options import NewTask
+from qo.queue.options import NewTask, keyed_id
 from qo.queue.queue import Queue
 from qo.queue.submitter import PreparedTask
 from qo.queue.task_document import read_document
@@ -109,7 +110,7 @@ class Relay:
         parked: dict[int, str] = {}
         later: dict[int, float] = {}
         for row, result in zip(rows, results, strict=True):
-            if isinstance(result, UsageError | IdempotencyConflict):
+            if isinstance(result, UsageError | IdempotencyConflict) and not isinstance(result, ConfigError):
                 parked[row.id] = str(result)[:REASON_CHARS_MAX]
                 log.error("row %d of the outbox can never be submitted, so it is parked: %s", row.id, result)
             elif result is not None:
@@ -121,23 +122,29 @@ class Relay:
         self.counts.postponed += len(later)
         return len(rows)
 
-    async def _submit(self, row: Row, now: Any) -> QoError | None:
+    async def _submit(self, row: Row, now: datetime) -> Exception | None:
         """Return None once the task is in the queue, or the error."""
         try:
             await self._queue.create(self._prepare(row, now))
         except QoError as error:
             return error
+        except Exception as error:  # A defect that one row brings to light must not stop all others.
+            log.exception("row %d of the outbox has failed in an unexpected way", row.id)
+            return error
         return None
 
-    def _prepare(self, row: Row, now: Any) -> PreparedTask:
+    def _prepare(self, row: Row, now: datetime) -> PreparedTask:
         """Return the task of a row. Raises UsageError if it is none."""
         new = read_document(wire.decode_json(row.task, "the task"), "the task")
         options = new.options
-        if options.key is None:
-            options = replace(options, key=row.key, key_scope=KEY_SCOPE)
         if options.traceparent is None and row.traceparent is not None:
             options = replace(options, traceparent=row.traceparent)
-        return self._queue.prepare(NewTask(new.task_type, new.input, options), now)
+        keyed = replace(options, key=row.key, key_scope=KEY_SCOPE) if options.key is None else options
+        if options.unique is None:
+            return self._queue.prepare(NewTask(new.task_type, new.input, keyed), now)
+        # A unique task cannot have a key, but it can have the id of one: so it, too, is submitted once.
+        prepared = self._queue.prepare(NewTask(new.task_type, new.input, options), now)
+        return prepared.with_id(keyed_id(new.task_type, keyed), self._queue.prefix_len)
 
 
 async def _on_thread(call: Callable[..., T], *arguments: Any) -> T:

@@ -15,6 +15,20 @@ from qo.outbox.outbox_table import Dialect, check_table
 
 LOCKED_S = 10.0  # How long to wait for other writers.
 LOOK_S = 0.05
+# Errors that may be gone at the next try: another writer, a full or failing disk, a directory that is not mounted.
+_PASSING = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_SCHEMA,
+    }
+)
 
 
 class SqliteOutbox:
@@ -100,4 +114,10 @@ class SqliteOutbox:
                     f"{self._path} has no outbox: create its table with qo.outbox.create_table, or with the SQL of "
                     "qo relay table"
                 ) from None
-            raise Unavailable(f"the database {self._path} does not answer: {error}") from error
+            code = getattr(error, "sqlite_errorcode", None)
+            if code is not None and code & 0xFF in _PASSING:  # The rest of an extended code tells more.
+                raise Unavailable(f"the database {self._path} does not answer: {error}") from error
+            raise ConfigError(
+                f"the outbox in {self._path} cannot be used: {error}; name the application's database, and a table as "
+                "qo relay table prints it"
+            ) from error

@@ -14,11 +14,13 @@ from qo.core.shard import shard_of, validate_task_id
 from qo.core.task import PRIORITY_MAX, Flow, OnDependencyFailure, RetryPolicy, Task
 from qo.core.uniqueness import Unique
 from qo.core.waits import DEPENDENCIES_MAX, GROUP
+from qo.core.words import quote
 from qo.errors import UsageError
 from qo.telemetry.trace import current_traceparent
 
 _KEYED_IDS = uuid.UUID("6f0d2a52-5f0b-5c1e-9a55-6f1b0c2d7e11")  # The name space of ids derived from keys.
 _TASK_TYPE_LEN_MAX = 200
+_TEXT_LEN_MAX = 1_000  # Of names and keys: they are part of every version of the task.
 DELAY_S_MAX = 10 * 366 * 86_400.0
 
 
@@ -166,8 +168,9 @@ def _check(task_type: str, options: Options) -> None:
             raise UsageError(
                 "give a key or unique, not both: a key always names the same task (Unique has its own key)"
             )
+        _check_name("the key of a unique task", options.unique.key)
     for name in ("group", "key", "key_scope", "schedule", "traceparent"):
-        check_text(name, getattr(options, name))
+        _check_name(name, getattr(options, name))
     if options.key is not None and not options.key:
         raise UsageError("an idempotency key must not be empty")
     _check_policy(options.retry_policy)
@@ -179,8 +182,14 @@ def _check_dependencies(options: Options) -> None:
     choices = [str(each) for each in OnDependencyFailure]
     if options.on_dependency_failure not in choices:
         raise UsageError(
-            f"on_dependency_failure is one of {', '.join(choices)}, not {options.on_dependency_failure!r}"
+            f"on_dependency_failure is one of {', '.join(choices)}, not {quote(options.on_dependency_failure)}"
         )
+
+
+def _check_name(name: str, value: str | None) -> None:
+    check_text(name, value)
+    if value is not None and len(value) > _TEXT_LEN_MAX:
+        raise UsageError(f"{name} has {len(value):,} characters: use at most {_TEXT_LEN_MAX:,}, a hash of it say")
 
 
 def check_task_type(task_type: Any, name: str = "task_type") -> None:
@@ -239,7 +248,7 @@ def require_text(name: str, value: Any) -> None:
 def _check_range(name: str, value: float, low: float, high: float) -> None:
     _check_real(name, value)
     if not low <= value <= high:  # Also catches NaN, which compares false.
-        raise UsageError(f"{name} must be between {low:g} and {high:g}, not {value}")
+        raise UsageError(f"{name} must be between {low:g} and {high:g}, not {quote(value)}")
 
 
 def _check_real(name: str, value: Any) -> None:

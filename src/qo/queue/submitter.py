@@ -32,12 +32,15 @@ class Submission(NamedTuple):
 
 
 class PreparedTask(NamedTuple):
-    """A task that has been checked, and can be by_name."""
+    """A task that has been checked, and can be written."""
 
     new: NewTask
     task: Task
     body: bytes  # The JSON of its input.
     within: frozenset[str] = frozenset()  # What it depends on and is submitted together with it.
+
+    def with_id(self, task_id: str, prefix_len: int) -> PreparedTask:
+        return self._replace(task=replace(self.task, id=task_id, shard=shard_of(task_id, prefix_len)))
 
 
 class Submitter:
@@ -110,7 +113,7 @@ class Submitter:
             holder = await self._uniques.find(new.options.unique, new.task_type, new.input, task.id)
             if isinstance(holder, Snapshot):
                 return holder, False
-            task = replace(task, id=holder, shard=shard_of(holder, self._prefix_len))
+            task = prepared.with_id(holder, self._prefix_len).task
         task = await self._payloads.offload_input(task, prepared.body)
         snapshot, created = await self._tasks.create(task)
         if not created and new.options.unique is None:

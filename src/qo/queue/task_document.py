@@ -16,18 +16,24 @@ from qo.core.durations import parse_duration_s, parse_instant
 from qo.core.shard import validate_task_id
 from qo.core.task import PRIORITY_MAX, RetryPolicy
 from qo.core.uniqueness import Unique
+from qo.core.words import quote
 from qo.errors import UsageError
 from qo.queue.options import NewTask, Options, check_text
 
 Check = Callable[[Any, str], Any]
 
+NAME_CHARS_MAX = 40  # Of an unknown name, these are compared with the known ones.
+
 
 def _duration(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise UsageError(f"{name} must be a duration such as 90 or 1h30m, not {value!r}")
-    if not isinstance(value, str) and 0 <= value < float("inf"):
-        return float(value)
-    return parse_duration_s(str(value), name)
+        raise UsageError(f"{name} must be a duration such as 90 or 1h30m, not {quote(value)}")
+    if isinstance(value, str):
+        return parse_duration_s(value, name)
+    try:
+        return kinds.number(0).accept(value)
+    except InvalidValue:
+        raise UsageError(f"{name} must be a duration of at least 0 seconds, not {quote(value)}") from None
 
 
 def _instant(value: Any, name: str) -> datetime:
@@ -39,7 +45,7 @@ def _check_kind(kind: Kind) -> Check:
         try:
             return kind.accept(value)
         except InvalidValue:
-            raise UsageError(f"{name} must be {kind.description}, not {value!r}") from None
+            raise UsageError(f"{name} must be {kind.description}, not {quote(value)}") from None
 
     return check
 
@@ -124,10 +130,14 @@ def options(values: Mapping[str, Any], where: str = "") -> Options:
 def write_document(new: NewTask) -> dict[str, Any]:
     """Return the document that ``read_document`` reads as this task; the trace is not part of it."""
     document: dict[str, Any] = {"type": new.task_type, "input": new.input}
-    if new.options.unique is not None and new.options.unique.key is None:
-        raise UsageError("a document names what is unique by a key: Unique(key=...), without members of the input")
+    unique = new.options.unique
+    if unique is not None and (unique.key is None or unique != Unique(key=unique.key, for_s=unique.for_s)):
+        raise UsageError(
+            "a document names what is unique by a key, as Unique(key=..., for_s=...): put members of the input into the "
+            "key, and leave out by and while_in"
+        )
     for names, values, defaults in (
-        (UNIQUE_FIELDS, new.options.unique or Unique(), Unique()),
+        (UNIQUE_FIELDS, unique or Unique(), Unique()),
         (FIELDS, new.options, Options()),
         (RETRY_FIELDS, new.options.retry_policy, RetryPolicy()),
     ):
@@ -150,8 +160,8 @@ def read_document(
     fields = cast("dict[str, Any]", value)
     for name in fields:
         if name not in NAMES:
-            near = difflib.get_close_matches(name, NAMES, n=1)
-            raise UsageError(f"{where}: unknown name {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            near = difflib.get_close_matches(name[:NAME_CHARS_MAX], NAMES, n=1)
+            raise UsageError(f"{where}: unknown name {quote(name)}" + (f"; did you mean {near[0]!r}?" if near else ""))
     own_type = fields.get("type", task_type)
     if own_type is None:
         raise UsageError(f'{where}: has no "type": name the handler that runs it')
