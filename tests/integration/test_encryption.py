@@ -42,14 +42,13 @@ def sealed(queue: Queue) -> Queue:
 async def stored_bytes(queue: Queue) -> bytes:
     """Everything that lies in the bucket, in every version of it."""
     bodies: list[bytes] = []
-    for prefix in ("tasks/", "data/", "schedules/"):
-        page = await queue.store.list(prefix)
-        for entry in page.entries:
-            for version in await queue.store.versions(entry.key):
-                stored = await queue.store.get(entry.key, version=version.version)
-                bodies += [] if stored is None else [stored.body]
-            stored = await queue.store.get(entry.key)
+    for entry in (await queue.store.list("")).entries:
+        bodies.append(entry.key.encode())
+        for version in await queue.store.versions(entry.key):
+            stored = await queue.store.get(entry.key, version=version.version)
             bodies += [] if stored is None else [stored.body]
+        stored = await queue.store.get(entry.key)
+        bodies += [] if stored is None else [stored.body]
     return b"\n".join(bodies)
 
 
@@ -204,6 +203,67 @@ async def test_where_encryption_is_required_a_plain_input_is_not_run() -> None:
 
 
 @pytest.mark.fast
+async def test_where_encryption_is_required_a_plain_result_does_not_reach_a_dependent() -> None:
+    store = MemoryStore()
+    strict = Queue(store, sealer=sealer("k1", required=True), ambient=hasty())
+    app = echo_app()
+
+    @app.task("join")
+    async def join(input: Any, ctx: Context) -> Any:
+        return await ctx.results()
+
+    first = await strict.submit("echo", "mine")
+    await drain(strict, app)
+    snapshot = await strict.tasks.load(first.id)
+    assert snapshot is not None
+    forged = msgspec.structs.replace(snapshot.task, output="by somebody without the key")
+    await store.put(strict.tasks.key(first.id), wire.encode(forged))
+    joined = await strict.submit("join", None, Options(depends_on=[first.id], max_retries=0))
+    await drain(strict, app)
+    task = await strict.get(joined.id)
+    assert (task.status, task.output) == (Status.FAILED, None)
+    assert "encryption.required is set" in (task.last_error or "")
+
+
+@pytest.mark.fast
+async def test_where_encryption_is_required_a_plain_schedule_is_not_run_nor_encrypted_by_others() -> None:
+    store = MemoryStore()
+    strict = Schedules(Queue(store, sealer=sealer("k1", required=True)))
+    await Schedules(Queue(store)).create("forged", task_type="echo", cron="* * * * *", input="without the key")
+    for act in (strict.trigger, strict.disable, strict.enable):
+        with pytest.raises(Refused, match="is not encrypted"):
+            await act("forged")
+    await strict.update("forged", input="mine")
+    await strict.trigger("forged")
+
+
+@pytest.mark.fast
+async def test_a_value_that_only_begins_as_an_encrypted_one_is_not_taken_for_a_plain_one() -> None:
+    store = MemoryStore()
+    strict = Queue(store, sealer=sealer("k1", required=True), ambient=hasty())
+    task = await strict.submit("echo", "mine", Options(max_retries=0))
+    snapshot = await strict.tasks.load(task.id)
+    assert snapshot is not None
+    forged = msgspec.structs.replace(snapshot.task, input=f"{PREFIX}; rm -rf /")
+    await store.put(strict.tasks.key(task.id), wire.encode(forged))
+    await drain(strict, echo_app())
+    assert (await strict.get(task.id)).status is Status.FAILED
+
+
+@pytest.mark.fast
+async def test_the_name_of_a_unique_task_confirms_no_guess_of_its_input() -> None:
+    once = Options(unique=qo.Unique())
+    names: list[str] = []
+    for each in (None, sealer("k1"), sealer("k2")):
+        queue = Queue(MemoryStore(), sealer=each)
+        first = await queue.submit_or_find("charge", {"card": "4111"}, once)
+        second = await queue.submit_or_find("charge", {"card": "4111"}, once)
+        assert (second.created, second.task.id) == (False, first.task.id)
+        names += [entry.key for entry in (await queue.store.list(keys.UNIQUE)).entries]
+    assert len(set(names)) == 3
+
+
+@pytest.mark.fast
 async def test_a_value_that_looks_encrypted_is_refused_and_an_error_that_does_is_not_mistaken() -> None:
     queue = Queue(MemoryStore())
     with pytest.raises(UsageError, match="marks encrypted values"):
@@ -240,6 +300,10 @@ def test_keys_come_from_settings_a_file_or_a_function(tmp_path: Any, monkeypatch
         "def broken(): raise OSError('no route to the service')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "keys").chmod(0o644)
+    with pytest.raises(ConfigError, match="open to other users: chmod 600"):
+        open_sealer(EncryptionSettings(key_file=str(tmp_path / "keys")))
+    (tmp_path / "keys").chmod(0o600)
     for settings in (
         EncryptionSettings(keys=f"k2:{text_of(K2)},k1:{text_of(K1)}"),
         EncryptionSettings(key_file=str(tmp_path / "keys")),

@@ -29,6 +29,7 @@ JWT = f"eyJhbGciOiJFUzI1NiJ9.{'e30' * 6}.{'c2ln' * 10}"
         (f"Authorization: Bearer {JWT}", f"Authorization: Bearer {HIDDEN}"),
         (f"refused {JWT}.", f"refused {HIDDEN}."),
         (f"token qow_{'a' * 43} is old", f"token {HIDDEN} is old"),
+        (f"token qos_{'a' * 43} is old", f"token {HIDDEN} is old"),
         ("https://b/k?X-Amz-Signature=abcd&x=1", f"https://b/k?X-Amz-Signature={HIDDEN}&x=1"),
     ],
 )

@@ -16,7 +16,7 @@ _FORMS = (
     # The password in a URL: scheme://user:password@host.
     (re.compile(r"(?<=://)([^\s/:@'\"]{0,200}):([^\s/@'\"]{1,500})@"), rf"\1:{HIDDEN}@"),
     # Tokens of qo, and signed ones: a header, claims and a signature.
-    (re.compile(r"\bqow?_[A-Za-z0-9_-]{32,200}"), HIDDEN),
+    (re.compile(r"\bqo[ws]?_[A-Za-z0-9_-]{32,200}"), HIDDEN),
     (re.compile(r"\beyJ[A-Za-z0-9_-]{8,8000}\.[A-Za-z0-9_-]{8,8000}\.[A-Za-z0-9_-]{16,2000}"), HIDDEN),
     # What makes a presigned link good.
     (re.compile(r"(X-Amz-(?:Signature|Security-Token)=)[^\s&'\"]{1,8000}", re.IGNORECASE), rf"\1{HIDDEN}"),

@@ -14,6 +14,14 @@ from qo.queue.queue import Queue
 
 async def dependencies(queue: Queue, task: Task) -> list[Task]:
     """Return the tasks that a task depends on, in the order in which it names them."""
+    stored = await _read_all(queue, task)
+    for each in stored:
+        if each.output_ref is None:
+            queue.payloads.require_sealed(each.output, f"task {each.id}", "output")
+    return [queue.payloads.reveal(each) for each in stored]
+
+
+async def _read_all(queue: Queue, task: Task) -> list[Task]:
     ids, tasks = flow_of(task).depends_on, list[Task]()
     for start in range(0, len(ids), READS_AT_ONCE):
         tasks += await gather_cancellable(_read(queue, each) for each in ids[start : start + READS_AT_ONCE])
@@ -22,7 +30,7 @@ async def dependencies(queue: Queue, task: Task) -> list[Task]:
 
 async def results(queue: Queue, task: Task) -> list[Any]:
     """Return the outputs of the tasks that a task depends on, in order; None for one that did not complete."""
-    tasks = await dependencies(queue, task)
+    tasks = await _read_all(queue, task)
     outputs: list[Any] = []
     for start in range(0, len(tasks), READS_AT_ONCE):
         outputs += await gather_cancellable(_output(queue, each) for each in tasks[start : start + READS_AT_ONCE])
@@ -37,11 +45,12 @@ async def result(queue: Queue, task: Task, dependency_id: str) -> Any:
 
 
 async def _read(queue: Queue, task_id: str) -> Task:
-    try:
-        return await queue.get(task_id)
-    except NotFound as error:
-        raise NotFound(f"{error}: a task depends on it, but it was removed meanwhile") from None
+    """Return a task as it is stored."""
+    snapshot = await queue.tasks.load(task_id)
+    if snapshot is None:
+        raise NotFound(f"there is no task {task_id} any more: a task depends on it, but it was removed meanwhile")
+    return snapshot.task
 
 
 async def _output(queue: Queue, task: Task) -> Any:
-    return await queue.output(task) if ended_as(task) is Status.COMPLETED else None
+    return await queue.payloads.stored_output(task) if ended_as(task) is Status.COMPLETED else None

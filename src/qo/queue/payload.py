@@ -87,7 +87,8 @@ class Payloads:
         )
 
     def open_input_of(self, owner: str, value: Any) -> Any:
-        """Return the input that something other than a task holds. Raises as ``input`` does."""
+        """Return the input that something other than a task holds. Raises as ``stored_input`` does."""
+        self.require_sealed(value, owner, "input")
         return self._open(owner, "input", value)
 
     def can_open(self, task: Task) -> bool:
@@ -107,9 +108,23 @@ class Payloads:
     async def stored_input(self, task: Task) -> Any:
         """As ``input``, for a task as it is stored: also raises Refused if its input should be encrypted and is not."""
         value = task.input if task.input_ref is None else await self._fetch(task, task.input_ref)
-        if self._sealer is not None and self._sealer.required and value is not None and not is_sealed(value):
-            raise Refused(f"the input of task {task.id} is not encrypted, and encryption.required is set")
+        self.require_sealed(value, f"task {task.id}", "input")
         return self._open(task.id, "input", value)
+
+    async def stored_output(self, task: Task) -> Any:
+        """As ``output``, for a task as it is stored: also raises Refused if it should be encrypted and is not."""
+        value = task.output if task.output_ref is None else await self._fetch(task, task.output_ref)
+        self.require_sealed(value, f"task {task.id}", "output")
+        return self._open(task.id, "output", value)
+
+    def require_sealed(self, value: Any, owner: str, field: str) -> None:
+        """Raise Refused if a stored value should be encrypted here and is not: somebody without the key wrote it."""
+        if self._sealer is not None and self._sealer.required and value is not None and not is_sealed(value):
+            raise Refused(f"the {field} of {owner} is not encrypted, and encryption.required is set")
+
+    def hide_identity(self, identity: str) -> str:
+        """Return the hash that names what tasks have in common: with a key, one that confirms no guess without it."""
+        return identity if self._sealer is None else self._sealer.fingerprint(identity.encode(), "unique tasks")
 
     async def output(self, task: Task) -> Any:
         return self._open(
@@ -149,8 +164,10 @@ class Payloads:
         return self._sealer.seal(body, owner, field)
 
     def _open(self, owner: str, field: str, value: Any) -> Any:
-        if (sealed := parse_sealed(value)) is None:
+        if not is_sealed(value):
             return wire.copy_json(value)
+        if (sealed := parse_sealed(value)) is None:
+            raise CorruptRecord(f"the {field} of {owner} begins as an encrypted value does, and is none")
         if self._sealer is None:
             raise Refused(missing_key(sealed.key_id, owner, field))
         return wire.decode(object, self._sealer.open(sealed, owner, field), f"the {field} of {owner}")

@@ -86,7 +86,7 @@ class Queue:
         self._submitter = Submitter(
             tasks=self.tasks,
             followers=self.followers,
-            uniques=Uniques(store, self.tasks, ambient),
+            uniques=Uniques(store, self.tasks, self.payloads, ambient),
             payloads=self.payloads,
             prefix_len=self.prefix_len,
             ambient=ambient,

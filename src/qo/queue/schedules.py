@@ -145,6 +145,8 @@ class Schedules:
         now, token = await self._store.now(), self._ambient.token()
 
         def move(schedule: Schedule) -> Schedule:
+            if "input" not in changes:  # Or else an input of somebody without the key would be encrypted here.
+                self._queue.payloads.require_sealed(schedule.input, schedule_owner(name), "input")
             return self._validate(change(schedule, now=now, token=token, **changes))
 
         moved = await self.apply(await self._load(name), move)
@@ -172,7 +174,8 @@ class Schedules:
         raise Contended(f"schedule {name} is being changed by others all the time; try again")
 
     def with_input(self, schedule: Schedule) -> Schedule:
-        """Return the schedule with its input decrypted. Raises Refused if the key is not here."""
+        """Return the schedule with its input decrypted. Raises Refused if the key is not here, or the input is not
+        encrypted and should be."""
         plain_input = self._queue.payloads.open_input_of(schedule_owner(schedule.name), schedule.input)
         return schedule if plain_input == schedule.input else replace(schedule, input=plain_input)
 

@@ -20,6 +20,7 @@ from typing import Any, cast
 from qo.config.encryption import EncryptionSettings
 from qo.core.sealed import KEY_BYTES, SealedText, format_sealed, is_key_id
 from qo.errors import ConfigError, CorruptRecord, Refused
+from qo.store import secret_files
 
 NONCE_BYTES = 12
 _CONTEXT = b"qo task payload v1"
@@ -151,7 +152,7 @@ def open_sealer(settings: EncryptionSettings) -> Sealer | None:
 
 def _read_file(path: Path) -> KeyRing:
     try:
-        return parse_keys(path.read_text("utf-8"))
+        return parse_keys(secret_files.read_secret(path).decode("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the encryption keys in {path} cannot be read: {error}") from error
 

@@ -13,6 +13,7 @@ from qo.ambient import Ambient
 from qo.core import keys, uniqueness, wire
 from qo.core.uniqueness import Unique, UniqueHolder
 from qo.errors import Contended
+from qo.queue.payload import Payloads
 from qo.queue.tasks import Snapshot, Tasks
 from qo.store import register
 from qo.store.port import ObjectStore
@@ -22,9 +23,10 @@ REST_FIRST_S, REST_MAX_S = 0.02, 1.0
 
 
 class Uniques:
-    def __init__(self, store: ObjectStore, tasks: Tasks, ambient: Ambient) -> None:
+    def __init__(self, store: ObjectStore, tasks: Tasks, payloads: Payloads, ambient: Ambient) -> None:
         self._store = store
         self._tasks = tasks
+        self._payloads = payloads
         self._ambient = ambient
 
     async def find(self, unique: Unique, task_type: str, input: Any, new_id: str) -> Snapshot | str:
@@ -32,7 +34,8 @@ class Uniques:
 
         Raises Contended when other submitters won every time.
         """
-        key, rest_s = keys.unique(uniqueness.identity(unique, task_type, input)), REST_FIRST_S
+        identity = uniqueness.identity(unique, task_type, input)
+        key, rest_s = keys.unique(self._payloads.hide_identity(identity)), REST_FIRST_S
         for _ in range(TRIES_MAX):
             stored = await self._store.get(key)
             if stored is not None:
