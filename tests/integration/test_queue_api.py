@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ import httpx
 import msgspec
 import pytest
 
+from qo.asgi import protocol
 from qo.core.task import Status, Task
+from qo.errors import Unavailable
 from qo.queue import list_page
 from qo.queue.options import Options
 from qo.queue.queue import Queue
@@ -21,6 +25,7 @@ from qo.queue_api import token_file
 from qo.queue_api.api_rights import RIGHTS, Role
 from qo.queue_api.api_routes import OPERATIONS, describe
 from qo.queue_api.task_answer import HIDDEN
+from qo.store.memory import MemoryStore
 from support.queue_api.listeners import ServedQueue, served
 from support.stores.queues import claimed, until
 
@@ -327,14 +332,99 @@ async def test_who_asks_too_often_is_told_when_to_come_back(queue: Queue, tmp_pa
 async def test_more_who_wait_than_allowed_are_sent_away_and_the_others_served(
     queue: Queue, tmp_path: Path
 ) -> None:
-    async with served(queue, tmp_path, waits_max=2) as api:
+    async with served(queue, tmp_path, waits_max=4) as api:
         task = await queue.submit("echo")
-        waits = [asyncio.create_task(api.get(f"/v1/tasks/{task.id}/wait")) for _ in range(2)]
+        path = f"/v1/tasks/{task.id}/wait"
+        waits = [asyncio.create_task(api.get(path, "operator")) for _ in range(2)]
         await until(lambda: _is(api.api.watcher.waiting == 2))
-        assert body_of(await api.get(f"/v1/tasks/{task.id}/wait"), 503)["code"] == "busy"
+        assert body_of(await api.get(path, "operator"), 429)["code"] == "rate_limited", "half are for others"
+        waits += [asyncio.create_task(api.get(path, "viewer")) for _ in range(2)]
+        await until(lambda: _is(api.api.watcher.waiting == 4))
+        assert body_of(await api.get(path, "producer"), 503)["code"] == "busy"
         body_of(await api.get(f"/v1/tasks/{task.id}"))
         await complete(queue, task.id)
         await asyncio.gather(*waits)
+        body_of(await api.get(path, "operator"))
+
+
+async def test_the_events_of_a_task_that_is_removed_end_without_an_error_of_the_server(
+    api: ServedQueue, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = await queue.submit("echo")
+    path, headers = f"{api.url}/v1/tasks/{task.id}/events", api.headers("viewer")
+    async with api.http.stream("GET", path, headers=headers, timeout=30) as stream:
+        lines = stream.aiter_lines()
+        async for line in lines:
+            if line.startswith("data:"):
+                break
+        await queue.store.delete(queue.tasks.key(task.id))
+        assert not [line async for line in lines if line.startswith("data:")]
+    assert (await api.get(f"/v1/tasks/{task.id}/events")).status_code == 404
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+
+
+@pytest.mark.fast
+async def test_a_client_that_does_not_take_its_answer_is_disconnected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost, lose = asyncio.Event(), protocol.PatientProtocol.connection_lost
+
+    def note(self: protocol.PatientProtocol, error: Exception | None) -> None:
+        lose(self, error)
+        lost.set()
+
+    monkeypatch.setattr(protocol.PatientProtocol, "connection_lost", note)
+    monkeypatch.setattr(protocol, "TAKING_S", 0.05)
+    monkeypatch.setattr(protocol, "TAKEN_BYTES_PER_S_MIN", 10**9)
+    queue = Queue(MemoryStore())
+    task = await queue.submit("echo", "x" * 12_000_000)
+    async with served(queue, tmp_path) as api:
+        await _ask_without_reading(api, f"/v1/tasks/{task.id}", lost)
+
+
+async def _ask_without_reading(api: ServedQueue, path: str, lost: asyncio.Event) -> None:
+    host, _, port = api.url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
+    token = api.headers("viewer")["Authorization"]
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: qo\r\nAuthorization: {token}\r\n\r\n".encode())
+    await reader.readuntil(b"\r\n\r\n")
+    await asyncio.wait_for(lost.wait(), 20)
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await reader.readexactly(12_000_000)
+    writer.transport.abort()
+
+
+async def test_anybody_may_ask_whether_the_server_is_ready_and_learns_no_more(
+    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def fail(key: str, **how: Any) -> None:
+        asked.append(key)
+        await asyncio.sleep(0)
+        raise Unavailable("no answer from https://private.example/bucket")
+
+    async with served(queue, tmp_path) as api:
+        monkeypatch.setattr(queue.store, "get", fail)
+        answers = await asyncio.gather(*(api.get("/readyz", None) for _ in range(10)))
+        assert {each.status_code for each in answers} == {503}
+        assert not any("private" in each.text for each in answers)
+        assert len(asked) == 1
+
+
+@pytest.mark.fast
+def test_tokens_that_are_created_and_revoked_at_once_are_all_right(tmp_path: Path) -> None:
+    path, now = tmp_path / "secrets" / "tokens.json", datetime.now(UTC)
+
+    def create_two_and_revoke_one(n: int) -> tuple[str, str]:
+        kept, _ = token_file.create(path, f"kept-{n}", Role.VIEWER, now=now, expires_at=None)
+        revoked, _ = token_file.create(path, f"revoked-{n}", Role.VIEWER, now=now, expires_at=None)
+        token_file.revoke(path, revoked.id)
+        return kept.id, revoked.id
+
+    with ThreadPoolExecutor(8) as threads:
+        kept = {ids[0] for ids in threads.map(create_two_and_revoke_one, range(16))}
+    assert {each.id for each in token_file.load(path)} == kept
 
 
 async def test_a_body_that_is_too_large_is_not_read(queue: Queue, tmp_path: Path) -> None:

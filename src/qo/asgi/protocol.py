@@ -14,14 +14,18 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 log = logging.getLogger(__name__)
 
 HEADERS_S = 10.0  # For the headers of a request, from the first byte to the last.
+TAKING_S = 30.0  # For the client to take what waits to be sent, …
+TAKEN_BYTES_PER_S_MIN = 65_536  # … and a second more for each so many bytes of it.
 COALESCED_BYTES_MAX = 16_384  # A longer write is sent at once.
 UVICORN_LOWEST, UVICORN_BELOW = (0, 34), (0, 55)  # The versions whose writes are known to be safe to coalesce.
 
 
 class PatientProtocol(H11Protocol):
-    """Closes connections whose request headers do not arrive in time. Uvicorn itself would wait for ever."""
+    """Closes connections whose request headers do not arrive in time, or whose client does not take the response.
+    Uvicorn itself would wait for ever, and keep what is to be sent in memory."""
 
     _headers_timer: asyncio.TimerHandle | None = None
+    _taking_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -33,7 +37,23 @@ class PatientProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timer()
+        self._cancel_taking_timer()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._cancel_taking_timer()
+        allowed_s = TAKING_S + self.transport.get_write_buffer_size() / TAKEN_BYTES_PER_S_MIN
+        self._taking_timer = self.loop.call_later(allowed_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._cancel_taking_timer()
+        super().resume_writing()
+
+    def _cancel_taking_timer(self) -> None:
+        if self._taking_timer is not None:
+            self._taking_timer.cancel()
+            self._taking_timer = None
 
     def _update_timer(self) -> None:
         """The timer runs exactly while no request is being answered."""

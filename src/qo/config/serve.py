@@ -39,7 +39,7 @@ class ServeSettings:
         1000,
         "QO_SERVE_WAITS_MAX",
         kind=kinds.whole(0, 100_000),
-        help="How many requests may wait for tasks at a time.",
+        help="How many requests may wait for tasks at a time; half of them may be of one token.",
     )
     wait_reads_per_s: float = setting(
         50.0,

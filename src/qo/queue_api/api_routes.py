@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from qo.api.contract.body import Problem
 from qo.queue.queue import Queue
 from qo.queue_api import task_changes, task_reading
 from qo.queue_api.api_rights import RIGHTS, names_of
-from qo.queue_api.guard import Guard, Rates
+from qo.queue_api.guard import Guard, Rates, WaitShares
 from qo.queue_api.operation import JSON, Call, Operation
 from qo.queue_api.task_answer import schemas
 from qo.queue_api.watcher import Watcher
@@ -45,6 +46,7 @@ class QueueApi:
     guard: Guard
     watcher: Watcher
     rates: Rates
+    wait_shares: WaitShares
 
 
 def build_routes(api: QueueApi) -> list[BaseRoute]:
@@ -83,8 +85,9 @@ class _Handler:
         caller = await api.guard.authorise(request, operation.name)
         api.rates.spend(caller)
         arguments = operation.read_arguments(request)
-        response = await operation.endpoint(Call(request, caller, api.queue, api.watcher, api.rates, arguments))
-        await response(scope, receive, send)
+        with api.wait_shares.hold(caller) if waits(scope) else nullcontext():
+            response = await operation.endpoint(Call(request, caller, api.queue, api.watcher, api.rates, arguments))
+            await response(scope, receive, send)
 
 
 def describe(prefix: str = "/v1") -> dict[str, Any]:

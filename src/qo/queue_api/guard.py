@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
@@ -68,6 +70,27 @@ class TokenGuard:
                 f"this needs a token of the role {names_of(RIGHTS[operation])}, and {entry.name} is a {entry.role}"
             )
         return Caller(entry.name, entry.id)
+
+
+class WaitShares:
+    """How many requests of each caller wait at a time: at most half of all that may, so that there is room for others."""
+
+    def __init__(self, waits_max: int) -> None:
+        self._share = max(1, waits_max // 2)
+        self._waiting: Counter[str] = Counter()
+
+    @contextmanager
+    def hold(self, caller: Caller) -> Generator[None]:
+        """Count a request while it waits. Raises HTTPException 429 if that is one too many."""
+        if self._waiting[caller.token_id] >= self._share:
+            reason = f"{self._share} requests of this token wait already: end some of them, or raise serve.waits_max"
+            raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, reason, headers={"Retry-After": "1"})
+        self._waiting[caller.token_id] += 1
+        try:
+            yield
+        finally:
+            self._waiting[caller.token_id] -= 1
+            self._waiting += Counter()  # Drops callers without any.
 
 
 class Rates:

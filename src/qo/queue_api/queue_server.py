@@ -26,7 +26,7 @@ from qo.queue.connecting import connect
 from qo.queue.queue import Queue
 from qo.queue_api import token_file
 from qo.queue_api.api_routes import QueueApi, build_routes, describe, waits
-from qo.queue_api.guard import Guard, Rates, TokenGuard
+from qo.queue_api.guard import Guard, Rates, TokenGuard, WaitShares
 from qo.queue_api.metrics_page import exposition
 from qo.queue_api.watcher import Watcher
 
@@ -34,12 +34,13 @@ log = logging.getLogger(__name__)
 
 PREFIX = "/v1"
 READY_FOR_S = 5.0  # An answer of the store counts for so long, so that probes cost little.
+UNREADY_FOR_S = 1.0  # That it gave none, for so long.
 
 
 def queue_api(queue: Queue, settings: Settings, guard: Guard) -> QueueApi:
     serve = settings.serve
     watcher = Watcher(queue, reads_per_s=serve.wait_reads_per_s)
-    return QueueApi(queue, guard, watcher, Rates(serve.rate_per_s, SYSTEM))
+    return QueueApi(queue, guard, watcher, Rates(serve.rate_per_s, SYSTEM), WaitShares(serve.waits_max))
 
 
 def build_app(api: QueueApi, settings: Settings) -> Starlette:
@@ -78,22 +79,31 @@ def build_app(api: QueueApi, settings: Settings) -> Starlette:
 
 
 class _Readiness:
-    """Whether the store answers; asked at most once in a while."""
+    """Whether the store answers. Anybody may ask, so it is asked by one request at a time and once in a while, and the
+    answer does not say which store that is."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._until = float("-inf")
+        self._is_ready = False
+        self._lock = asyncio.Lock()
 
     async def check(self) -> None:
         """Raises Unavailable."""
-        now = self._queue.ambient.monotonic()
-        if now < self._until:
-            return
+        async with self._lock:
+            if self._queue.ambient.monotonic() >= self._until:
+                await self._ask()
+        if not self._is_ready:
+            raise Unavailable("the store does not answer: see the log of the server")
+
+    async def _ask(self) -> None:
         try:
             await self._queue.store.get(keys.QUEUE)
+            self._is_ready, for_s = True, READY_FOR_S
         except QoError as error:
-            raise Unavailable(f"the store does not answer: {error}") from error
-        self._until = now + READY_FOR_S
+            log.warning("not ready, because the store does not answer: %s", error)
+            self._is_ready, for_s = False, UNREADY_FOR_S
+        self._until = self._queue.ambient.monotonic() + for_s
 
 
 async def run_server(

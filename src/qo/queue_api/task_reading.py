@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any
 
@@ -11,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from qo.core import wire
 from qo.core.task import Status, Task
+from qo.errors import QoError
 from qo.queue.list_page import PAGE_MAX, read_page
 from qo.queue.listing import Filter
 from qo.queue_api.operation import (
@@ -24,6 +27,8 @@ from qo.queue_api.operation import (
     whole_of,
 )
 from qo.queue_api.task_answer import etag_of, json_response, show, show_whole
+
+log = logging.getLogger(__name__)
 
 WAIT_S, WAIT_S_MAX = 30.0, 60.0
 STREAM_S = 300.0  # Then a stream ends, and its client connects again.
@@ -100,6 +105,16 @@ async def watch_task(call: Call) -> Response:
 
 
 async def _events(call: Call, task: Task, last_token: str | None) -> AsyncGenerator[bytes]:
+    try:
+        async with aclosing(_changes(call, task, last_token)) as events:
+            async for event in events:
+                yield event
+    except QoError as error:
+        # The status was sent long ago. Whoever connects again gets the error as an answer.
+        log.warning("the events of task %s end early: %s", task.id, error)
+
+
+async def _changes(call: Call, task: Task, last_token: str | None) -> AsyncGenerator[bytes]:
     time = asyncio.get_running_loop().time
     deadline = time() + STREAM_S
     yield f"retry: {RECONNECT_MS}\n\n".encode()

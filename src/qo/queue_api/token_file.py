@@ -6,10 +6,12 @@ refused at once, without a restart.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -122,22 +124,39 @@ def create(
         created_at=now,
         expires_at=expires_at,
     )
-    _save(path, [*load(path), entry])
+    with _lock(path):
+        _save(path, [*load(path), entry])
     return entry, token
 
 
 def revoke(path: Path, token_id: str) -> StoredToken:
     """Remove a token. Raises NotFound."""
-    tokens = load(path)
-    for entry in tokens:
-        if entry.id == token_id:
-            _save(path, [each for each in tokens if each is not entry])
-            return entry
+    with _lock(path):
+        tokens = load(path)
+        for entry in tokens:
+            if entry.id == token_id:
+                _save(path, [each for each in tokens if each is not entry])
+                return entry
     raise NotFound(f"there is no token {token_id!r}: qo serve token list shows their ids")
 
 
-def _save(path: Path, tokens: Sequence[StoredToken]) -> None:
+@contextmanager
+def _lock(path: Path) -> Generator[None]:
+    """Let one process at a time change the file: or else one could bring back a token that another is revoking."""
     secret_files.open_directory(path.parent)
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be changed: {lock}: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _save(path: Path, tokens: Sequence[StoredToken]) -> None:
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     secret_files.create_secret(draft, msgspec.json.format(msgspec.json.encode(tokens), indent=2) + b"\n")
     os.replace(draft, path)
