@@ -222,12 +222,15 @@ async def test_a_dependency_that_is_not_there_or_is_no_id_is_refused(queue: Queu
 async def test_a_task_has_a_bounded_number_of_dependents(
     clocked_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qo.core.lifecycle.DEPENDENTS_MAX", 2)
+    for module in ("core.lifecycle", "queue.followers"):
+        monkeypatch.setattr(f"qo.{module}.DEPENDENTS_MAX", 2)
     first = await clocked_queue.submit("first")
-    for _ in range(2):
-        await after(clocked_queue, first)
+    for n in range(2):
+        await after(clocked_queue, first, key=f"k{n}")
     with pytest.raises(Refused, match="task in between"):
         await after(clocked_queue, first)
+    assert len(await keys_under(clocked_queue.store, keys.TASKS)) == 3, "nothing is written that is refused"
+    await after(clocked_queue, first, key="k1")
 
 
 async def test_of_an_end_and_a_submit_at_one_moment_no_dependent_is_forgotten(queue: Queue) -> None:

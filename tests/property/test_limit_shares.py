@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qo.core.limit_shares import Limit, LimitRegister, Wish, fair_parts, grant, parse_limit
+from qo.core.limit_shares import Limit, LimitRegister, Share, Wish, fair_parts, grant, parse_limit
 from qo.errors import UsageError
 
 pytestmark = pytest.mark.fast
@@ -44,6 +44,14 @@ def test_the_shares_never_add_up_to_more_than_the_limit(
             assert share.permits >= min(in_use, concurrency - sum(s.permits for s in valid if s is not share))
         else:
             assert worker not in register.shares
+
+
+def test_permits_of_a_dead_worker_come_back_however_wrong_its_clock_was() -> None:
+    limit, wish = Limit(name="l", concurrency=5), Wish("new", 0, 5, 0)
+    for years in (1, 1000):
+        share = Share(permits=5, demand=5, until=START + timedelta(days=365 * years))
+        _, answer = grant(LimitRegister(name="l", shares={"dead": share}), limit, wish, now=START, ttl_s=TTL_S)
+        assert answer.permits == 5
 
 
 @settings(deadline=None)

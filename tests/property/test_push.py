@@ -76,6 +76,12 @@ def test_no_other_text_is_a_signature(header: str) -> None:
         ("10.1.2.3:80/../x", ["10.0.0.0/8"], False, False),
         ("user@10.1.2.3:80", ["10.0.0.0/8"], False, False),
         ("2130706433:80", ["127.0.0.0/8"], True, False),
+        ("10.1.2.3:0000801234", ["10.0.0.0/8"], False, False),
+        ("10.1.2.3:٨٠", ["10.0.0.0/8"], False, False),
+        ("[fe80::1%eth0]:80", ["fe80::/10"], False, False),
+        ("[fe80::1%\r\nX-Evil: 1\r\n]:80", ["fe80::/10"], False, False),
+        ("10.1.2.3:80\r\nX-Evil: 1", ["10.0.0.0/8"], False, False),
+        ("[fd00::1]:80", ["fd00::/8"], False, True),
     ],
 )
 def test_only_addresses_within_the_networks_are_ever_called(

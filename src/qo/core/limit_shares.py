@@ -116,10 +116,12 @@ def grant(
     register: LimitRegister, limit: Limit, wish: Wish, *, now: datetime, ttl_s: float
 ) -> tuple[LimitRegister, Grant]:
     """Return the register with the worker's new share, and what it got. The caller sets the token."""
+    # A share that would last for longer is a mistake, of a clock say: it must not take permits away for good.
+    latest = now + timedelta(seconds=2 * ttl_s)
     others = {
         worker: share
         for worker, share in register.shares.items()
-        if worker != wish.worker_id and share.until > now
+        if worker != wish.worker_id and now < share.until <= latest
     }
     permits, reserved = (0, 0) if limit.concurrency is None else _permits(limit.concurrency, others, wish)
     starts, next_start, starts_in_s = _take_starts(register, limit, wish.starts, now)

@@ -18,6 +18,8 @@ TOKEN_CHARS_MIN = 16
 SCHEME = "Qo-Push"
 
 _AUTHORIZATION = re.compile(rf"{SCHEME} digest=([0-9a-f]{{64}}), signature=([0-9a-f]{{64}})\Z")
+# Without the zone of an IPv6 address: a text of any kind, which would become part of the request's head.
+_ADDRESS = re.compile(r"([0-9.]{7,15}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})\Z")
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -83,15 +85,21 @@ def _signature(token: str, worker_id: str, digest: str) -> str:
     return hmac.new(token.encode(), f"qo-push\n{worker_id}\n{digest}".encode(), hashlib.sha256).hexdigest()
 
 
+def is_address(text: str) -> bool:
+    """Whether wake-ups can be sent to the text at all: it is "host:port", and the host is an IP address."""
+    everywhere = [ipaddress.ip_network(each) for each in ("0.0.0.0/0", "::/0")]
+    return is_reachable(text, everywhere, same_host=True)
+
+
 def is_reachable(address: str, networks: Sequence[Network], *, same_host: bool) -> bool:
     """Whether wake-ups may be sent to "host:port": an IP address within the networks. A name is never looked up. An
     address of the loopback is meant for the worker's own machine."""
-    host, _, port = address.rpartition(":")
-    try:
-        ip = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
-    except ValueError:
+    match = _ADDRESS.match(address)
+    if match is None or not 0 < int(match[2]) <= 65_535:
         return False
-    if not (port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65_535):
+    try:
+        ip = ipaddress.ip_address(match[1].removeprefix("[").removesuffix("]"))
+    except ValueError:
         return False
     if ip.is_loopback and not same_host:
         return False

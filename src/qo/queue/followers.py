@@ -20,6 +20,7 @@ from qo.core import commands
 from qo.core.commands import Reason, Rejected
 from qo.core.task import Task
 from qo.core.waits import (
+    DEPENDENTS_MAX,
     GROUP,
     Verdict,
     assess,
@@ -135,7 +136,8 @@ class Followers:
     async def check_targets(self, task: Task, within: Collection[str] = ()) -> Task:
         """Return a task that is about to be created, without the conditions that are met already.
 
-        Raises NotFound if a task that it depends on does not exist, unless it is ``within`` the same submission.
+        Raises NotFound if a task that it depends on does not exist, unless it is ``within`` the same submission, and
+        Refused if one has too many dependents.
         """
         conditions = [each for each in flow_of(task).depends_on if each not in within]
         targets = await self._load_targets(conditions)
@@ -144,6 +146,14 @@ class Followers:
                 f"there is no task {target_of(missing[0])} in this queue, and a task cannot depend on it: submit that "
                 "one first, or submit both as a flow"
             )
+        for target in targets.values():  # Refused now, not after the task is written.
+            if target is None or target.ended or task.id in flow_of(target).dependents:
+                continue
+            if len(flow_of(target).dependents) >= DEPENDENTS_MAX:
+                raise Refused(
+                    f"task {target.id} has {DEPENDENTS_MAX:,} dependents, which is the most; let some of them depend on a "
+                    "task in between"
+                )
         met = [each for each in conditions if assess(task, each, targets[target_of(each)]) is Verdict.MET]
         return _with_flow(task, met)
 

@@ -12,7 +12,7 @@ from http import HTTPStatus
 
 import msgspec
 
-from qo.core.push import BODY_BYTES_MAX, IDS_MAX, verify_body, verify_header
+from qo.core.push import BODY_BYTES_MAX, IDS_MAX, is_address, verify_body, verify_header
 from qo.core.shard import validate_task_id
 from qo.core.struct_preload import preload
 from qo.errors import UsageError
@@ -92,5 +92,12 @@ def push_address(config: WorkerConfig, listening: str) -> str | None:
     address = config.push_address or listening
     if address.rpartition(":")[0] in ANY_ADDRESS:
         log.warning("producers cannot wake this worker: %s names no machine; set worker.push_address", address)
+        return None
+    if not is_address(address):
+        log.warning(
+            "producers cannot wake this worker: %r is not an IP address and a port, and names are never looked up; set "
+            "worker.push_address, as 10.1.2.3:8090",
+            address,
+        )
         return None
     return address
