@@ -166,6 +166,15 @@ async def test_a_shard_limits_what_is_read(clocked_queue: Queue) -> None:
     assert report.changed == sum(task_id[0] == shard for task_id in ids)
 
 
+async def test_a_shard_or_a_key_that_cannot_be_is_refused_and_not_taken_for_nothing_to_do(
+    clocked_queue: Queue,
+) -> None:
+    with pytest.raises(UsageError, match="not a shard"):
+        await clocked_queue.cancel_many(Filter(shard="zz"))
+    with pytest.raises(UsageError, match="interrupted run"):
+        await act_on_matching(clocked_queue, Action.CANCEL, Filter(task_type="t"), None, after="zzz")
+
+
 async def test_two_that_do_the_same_at_once_change_each_task_once(queue: Queue) -> None:
     await fail_many(queue, "t", "broken", 10)
     one, other = await asyncio.gather(

@@ -435,5 +435,7 @@ def test_the_commands_of_an_outbox(application: Application, command: Qo) -> Non
     (row,) = command.json("relay", "parked", "--from", application.url)
     assert "type" in row["reason"]
     assert command.json("relay", "retry", "--from", application.url) == {"retried": 1}
+    assert command.here("relay", "retry", "--from", application.url, "999").code == 3
     assert command.here("relay", "--once").code == 2
+    assert command.here("relay", "--from", application.url, "--once", "--lease-s", "nan").code == 2
     assert "CREATE TABLE" in command.ok("relay", "table", application.url.partition(":")[0])

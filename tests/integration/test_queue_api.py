@@ -433,6 +433,18 @@ async def test_a_body_that_is_too_large_is_not_read(queue: Queue, tmp_path: Path
         assert "serve.body_max_bytes" in body_of(answer, 413)["error"]
 
 
+@pytest.mark.fast
+async def test_no_path_redirects_to_the_host_that_the_caller_names_and_a_wrong_method_names_the_right_ones(
+    tmp_path: Path,
+) -> None:
+    async with served(Queue(MemoryStore()), tmp_path) as api:
+        for path in ("/v1/tasks/", f"/v1/tasks/{MISSING}/", f"/v1/tasks/{MISSING}/wait/", "/v1//tasks"):
+            answer = await api.get(path, headers={"Host": "evil.example"})
+            assert (answer.status_code, "location" in answer.headers) == (404, False), path
+        answer = await api.ask("DELETE", "/v1/tasks", "operator")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET, POST")
+
+
 async def test_health_needs_no_token_and_metrics_count(api: ServedQueue) -> None:
     assert body_of(await api.get("/livez", None)) == body_of(await api.get("/readyz", None)) == {"status": "ok"}
     await api.get("/v1/tasks")

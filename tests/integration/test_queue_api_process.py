@@ -62,7 +62,8 @@ def test_tokens_work_while_they_are_in_the_file(qo: Qo) -> None:
         qo.ok("serve", "token", "revoke", created["id"])
         assert ask(f"{url}/v1/tasks/{answer.json()['id']}", created["token"]).status_code == 401
         assert qo.here("serve", "token", "revoke", created["id"]).code == 3
-        assert qo.here("serve", "token", "create", "a b").code == 2
+        for wrong in (("a b",), ("shop", "--expires-in", "0"), ("shop", "--expires-in", "99999999999d")):
+            assert qo.here("serve", "token", "create", *wrong).code == 2
 
 
 def test_an_unknown_sender_is_refused_before_its_body_comes(qo: Qo) -> None:

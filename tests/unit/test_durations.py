@@ -34,7 +34,23 @@ def test_a_duration_means_the_sum_of_its_parts(text: str, seconds: float) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["", "-5", "-5s", "5x", "h", "1h-30m", "1e9", "inf", "nan", "٣s", "1h30", "5 seconds"]
+    "text",
+    [
+        "",
+        "-5",
+        "-5s",
+        "5x",
+        "h",
+        "1h-30m",
+        "1e9",
+        "inf",
+        "nan",
+        "٣s",
+        "1h30",
+        "5 seconds",
+        "99999999999d",
+        "36526d",
+    ],
 )
 def test_what_is_no_duration_is_refused_under_the_name_of_its_flag(text: str) -> None:
     with pytest.raises(UsageError, match="--delay"):

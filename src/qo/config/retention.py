@@ -11,7 +11,7 @@ from qo.config import kinds
 from qo.config.kinds import InvalidValue, Kind
 from qo.config.setting import setting
 from qo.core.retention import Keep, Policy
-from qo.core.timespan import parse_timespan_s
+from qo.core.timespan import SPAN_S_MAX, parse_timespan_s
 
 FOREVER = "forever"
 KEEP_MIN_S = 3600.0  # A submission with an idempotency key may be repeated that long after its reply was lost.
@@ -25,8 +25,8 @@ def _accept_keep(value: Any) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InvalidValue
-    seconds = parse_timespan_s(value) if isinstance(value, str) else float(value)
-    if seconds is None:
+    seconds = parse_timespan_s(value) if isinstance(value, str) else float(min(value, 2 * SPAN_S_MAX))
+    if seconds is None or seconds > SPAN_S_MAX:
         raise InvalidValue
     if not seconds >= KEEP_MIN_S:  # Also catches NaN.
         raise InvalidValue("less than 1h: a submission that is repeated with its idempotency key would run again")

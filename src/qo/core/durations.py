@@ -19,8 +19,8 @@ def parse_duration_s(text: str, flag: str) -> float:
     """
     if (seconds := parse_timespan_s(text)) is None:
         raise UsageError(
-            f"{flag}: {quote(text)} is not a duration; write for example 45s, 1h30m or 2d (not negative; "
-            "units: ms s m h d w, seconds without one)"
+            f"{flag}: {quote(text)} is not a duration; write for example 45s, 1h30m or 2d (not negative, "
+            "and at most 100 years; units: ms s m h d w, seconds without one)"
         )
     return seconds
 

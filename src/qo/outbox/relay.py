@@ -21,7 +21,7 @@ from qo.outbox.outbox_table import KEY_SCOPE, TABLE
 from qo.outbox.postgres_outbox import PostgresOutbox
 from qo.outbox.sqlite_outbox import SqliteOutbox
 from qo.queue.concurrency import gather_cancellable
-from qo.queue.options import NewTask, keyed_id
+from qo.queue.options import NewTask, check_number, keyed_id
 from qo.queue.queue import Queue
 from qo.queue.submitter import PreparedTask
 from qo.queue.task_document import read_document
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BATCH = 64
-LEASE_S = 30.0
+LEASE_S, LEASE_S_MAX = 30.0, 86_400.0
 POLL_S = 1.0
 RETRY_S, RETRY_S_MAX = 0.5, 60.0
 REASON_CHARS_MAX = 1_000
@@ -69,6 +69,7 @@ class Relay:
     ) -> None:
         """``outbox``: its database, as "sqlite:PATH" or "postgresql://USER@HOST/NAME". ``lease_s``: for how long a row
         is claimed; rows of a relay that was killed wait so long."""
+        check_number("lease_s", lease_s, 1, LEASE_S_MAX)
         self._outbox = open_outbox(outbox, table) if isinstance(outbox, str) else outbox
         self._queue = queue
         self._batch = batch

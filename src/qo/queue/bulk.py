@@ -14,7 +14,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from qo.core import keys
+from qo.core.shard import validate_shards
 from qo.core.task import Status, Task
+from qo.core.words import quote
 from qo.errors import NotFound, QoError, Refused, UsageError
 from qo.queue.concurrency import gather_cancellable
 from qo.queue.listing import INDEXES, READS_AT_ONCE, Filter, read_matching, task_pages
@@ -41,6 +43,8 @@ _STATUSES = {
     Action.CANCEL: frozenset({Status.PENDING, Status.RUNNING}),
     Action.ARCHIVE: frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.EXPIRED}),
 }
+
+_LISTED = (keys.TASKS, *(prefix for prefixes in INDEXES.values() for prefix in prefixes))
 
 Move = Callable[[str], Awaitable[Task]]
 
@@ -75,6 +79,10 @@ async def act_on_matching(
     Raises UsageError for a status to which the action cannot be applied.
     """
     check_criteria(action, criteria)
+    if criteria.shard is not None:
+        validate_shards((criteria.shard,), queue.prefix_len)
+    if after and not after.startswith(_LISTED):
+        raise UsageError(f"after is a key that an interrupted run has printed, not {quote(after)}")
     if limit is not None and limit < 1:
         raise UsageError(f"the limit must be at least 1, not {limit}")
     report = BulkReport(after=after)

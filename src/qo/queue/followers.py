@@ -151,8 +151,8 @@ class Followers:
                 continue
             if len(flow_of(target).dependents) >= DEPENDENTS_MAX:
                 raise Refused(
-                    f"task {target.id} has {DEPENDENTS_MAX:,} dependents, which is the most; let some of them depend on a "
-                    "task in between"
+                    f"task {target.id} has {DEPENDENTS_MAX:,} dependents, which is the most; let some of them depend "
+                    "on a task in between"
                 )
         met = [each for each in conditions if assess(task, each, targets[target_of(each)]) is Verdict.MET]
         return _with_flow(task, met)

@@ -248,7 +248,7 @@ def require_text(name: str, value: Any) -> None:
 def _check_range(name: str, value: float, low: float, high: float) -> None:
     _check_real(name, value)
     if not low <= value <= high:  # Also catches NaN, which compares false.
-        raise UsageError(f"{name} must be between {low:g} and {high:g}, not {quote(value)}")
+        raise UsageError(f"{name} must be between {low:,.12g} and {high:,.12g}, not {quote(value)}")
 
 
 def _check_real(name: str, value: Any) -> None:

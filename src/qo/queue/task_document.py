@@ -133,8 +133,8 @@ def write_document(new: NewTask) -> dict[str, Any]:
     unique = new.options.unique
     if unique is not None and (unique.key is None or unique != Unique(key=unique.key, for_s=unique.for_s)):
         raise UsageError(
-            "a document names what is unique by a key, as Unique(key=..., for_s=...): put members of the input into the "
-            "key, and leave out by and while_in"
+            "a document names what is unique by a key, as Unique(key=..., for_s=...): put members of the input into "
+            "the key, and leave out by and while_in"
         )
     for names, values, defaults in (
         (UNIQUE_FIELDS, unique or Unique(), Unique()),
@@ -161,7 +161,9 @@ def read_document(
     for name in fields:
         if name not in NAMES:
             near = difflib.get_close_matches(name[:NAME_CHARS_MAX], NAMES, n=1)
-            raise UsageError(f"{where}: unknown name {quote(name)}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            raise UsageError(
+                f"{where}: unknown name {quote(name)}" + (f"; did you mean {near[0]!r}?" if near else "")
+            )
     own_type = fields.get("type", task_type)
     if own_type is None:
         raise UsageError(f'{where}: has no "type": name the handler that runs it')

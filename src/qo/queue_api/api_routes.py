@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import Match, Mount, Route, Router
 from starlette.types import Receive, Scope, Send
 
 from qo.api.contract.body import Problem
@@ -49,8 +51,11 @@ class QueueApi:
     wait_shares: WaitShares
 
 
-def build_routes(api: QueueApi) -> list[BaseRoute]:
-    return [OperationRoute(operation, api) for operation in OPERATIONS.values()]
+def build_mount(prefix: str, api: QueueApi) -> Mount:
+    """Return the routes below a prefix. A path with a slash too many is unknown: a redirect would go to the Host that
+    the caller names."""
+    routes = [OperationRoute(operation, api) for operation in OPERATIONS.values()]
+    return Mount(prefix, app=Router(routes=routes, redirect_slashes=False))
 
 
 def waits(scope: Scope) -> bool:
@@ -65,6 +70,12 @@ class OperationRoute(Route):
         super().__init__(operation.path, _Handler(operation, api), name=operation.name)
         self.methods = {operation.method}
         self.operation_id = f"queue_{operation.name}"
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in (self.methods or ()):
+            allowed = sorted({each.method for each in OPERATIONS.values() if each.path == self.path})
+            raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": ", ".join(allowed)})
+        await super().handle(scope, receive, send)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, child_scope = super().matches(scope)
@@ -86,7 +97,9 @@ class _Handler:
         api.rates.spend(caller)
         arguments = operation.read_arguments(request)
         with api.wait_shares.hold(caller) if waits(scope) else nullcontext():
-            response = await operation.endpoint(Call(request, caller, api.queue, api.watcher, api.rates, arguments))
+            response = await operation.endpoint(
+                Call(request, caller, api.queue, api.watcher, api.rates, arguments)
+            )
             await response(scope, receive, send)
 
 

@@ -83,7 +83,9 @@ class WaitShares:
     def hold(self, caller: Caller) -> Generator[None]:
         """Count a request while it waits. Raises HTTPException 429 if that is one too many."""
         if self._waiting[caller.token_id] >= self._share:
-            reason = f"{self._share} requests of this token wait already: end some of them, or raise serve.waits_max"
+            reason = (
+                f"{self._share} requests of this token wait already: end some of them, or raise serve.waits_max"
+            )
             raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, reason, headers={"Retry-After": "1"})
         self._waiting[caller.token_id] += 1
         try:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Mount
 
 from qo.ambient import SYSTEM
 from qo.asgi import error_responses
@@ -25,7 +24,7 @@ from qo.errors import QoError, Unavailable
 from qo.queue.connecting import connect
 from qo.queue.queue import Queue
 from qo.queue_api import token_file
-from qo.queue_api.api_routes import QueueApi, build_routes, describe, waits
+from qo.queue_api.api_routes import QueueApi, build_mount, describe, waits
 from qo.queue_api.guard import Guard, Rates, TokenGuard, WaitShares
 from qo.queue_api.metrics_page import exposition
 from qo.queue_api.watcher import Watcher
@@ -45,7 +44,7 @@ def queue_api(queue: Queue, settings: Settings, guard: Guard) -> QueueApi:
 
 def build_app(api: QueueApi, settings: Settings) -> Starlette:
     """Build the application of ``qo serve``."""
-    app = Starlette(routes=[Mount(PREFIX, routes=build_routes(api))])
+    app = Starlette(routes=[build_mount(PREFIX, api)])
     app.router.redirect_slashes = False
     traffic = Traffic()
     readiness = _Readiness(api.queue)

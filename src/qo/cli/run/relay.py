@@ -8,7 +8,7 @@ import typer
 
 from qo.cli.invocation import Session, command, default_to, new_app
 from qo.core.words import plural
-from qo.errors import TaskFailed, Unavailable, UsageError
+from qo.errors import NotFound, TaskFailed, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from qo.outbox.relay import RelayCounts
@@ -131,6 +131,8 @@ def retry(
         count = outbox.retry(ids or [])
     finally:
         outbox.close()
+    if ids and not count:
+        raise NotFound("none of these rows is parked: qo relay parked shows those that are")
     if session.json:
         session.output.document({"retried": count})
     else:

@@ -109,6 +109,8 @@ def create(
     except kinds.InvalidValue:
         raise UsageError(f"{name!r} cannot name the owner of a token: use {kinds.NAME.description}") from None
     lifetime_s = None if expires_in is None else parse_duration_s(expires_in, "--expires-in")
+    if lifetime_s == 0:
+        raise UsageError("--expires-in must be more than 0: the token would be of no use")
     now = session.ask(lambda queue: queue.store.now())
     entry, secret = token_file.create(
         token_file.path_of(session.settings()),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from starlette.requests import Request
-from starlette.routing import BaseRoute, Mount
+from starlette.routing import BaseRoute
 
 from qo.dispatcher.http import callers
 from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.rights import Need
 from qo.queue_api.api_rights import RIGHTS, Role
-from qo.queue_api.api_routes import build_routes
+from qo.queue_api.api_routes import build_mount
 from qo.queue_api.guard import Caller
 from qo.queue_api.queue_server import queue_api
 
@@ -34,4 +34,4 @@ def queue_routes(context: Context) -> list[BaseRoute]:
         return []
     api = queue_api(context.queue, context.settings, UserGuard(context))
     context.on_stop.append(api.watcher.stop)
-    return [Mount(PREFIX, routes=build_routes(api))]
+    return [build_mount(PREFIX, api)]
