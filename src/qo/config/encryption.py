@@ -33,5 +33,5 @@ class EncryptionSettings:
         False,
         "QO_ENCRYPTION_REQUIRED",
         kind=kinds.FLAG,
-        help="Refuse to read an input that is not encrypted: somebody without the key has written it.",
+        help="Refuse inputs and results that are not encrypted: somebody without the key has written them.",
     )

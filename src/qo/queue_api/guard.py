@@ -73,7 +73,7 @@ class TokenGuard:
 
 
 class WaitShares:
-    """How many requests of each caller wait at a time: at most half of all that may, so that there is room for others."""
+    """How many requests of each caller wait at a time: at most half of all that may, which leaves room for others."""
 
     def __init__(self, waits_max: int) -> None:
         self._share = max(1, waits_max // 2)
