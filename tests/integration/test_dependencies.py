@@ -14,12 +14,13 @@ import qo
 from qo.core import keys
 from qo.core.lifecycle import Reason
 from qo.core.task import Status, Task
-from qo.errors import NotFound, Refused, UsageError
+from qo.errors import NotFound, Refused, Unavailable, UsageError
 from qo.queue.monitor import Monitor
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
 from qo.queue.sweeper import Sweeper
 from qo.queue.waiting import why_unclaimed
+from qo.store.memory import MemoryStore
 from qo.worker.api.context import BlockingContext, Context
 from qo.worker.api.signals import Reject
 from support.stores.queues import (
@@ -250,6 +251,33 @@ async def test_many_that_end_at_once_ready_their_join_once(queue: Queue) -> None
         await drain(another(queue), app_of(add))
         now = await ended(queue, join.id)
     assert (now.output, now.attempt) == (24, 1)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_many_that_end_at_once_tell_their_join_in_few_requests_or_each_for_itself(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    queue = Queue(MemoryStore())
+    *first, join = await queue.submit_flow(
+        qo.group([NewTask("add", 1) for _ in range(20)], then=NewTask("add", 0))
+    )
+    claims = [await claimed(queue, task.id) for task in first]
+    loads, load = 0, queue.tasks.load
+
+    async def count(task_id: str) -> Any:
+        nonlocal loads
+        await asyncio.sleep(0)
+        if task_id == join.id:
+            loads += 1
+            if fails and loads == 1:
+                raise Unavailable("no answer, once")
+        return await load(task_id)
+
+    monkeypatch.setattr(queue.tasks, "load", count)
+    await asyncio.gather(*(queue.complete(claim, 1) for claim in claims))
+    assert loads < 20
+    waits_for = (await queue.get(join.id)).flow.waits_for
+    assert len(waits_for) == (1 if fails else 0), "one is left to the monitor, all others were told"
 
 
 async def die(*_: Any, **__: Any) -> Any:

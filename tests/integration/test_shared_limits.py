@@ -16,7 +16,9 @@ from qo.errors import UsageError
 from qo.queue import limit_registers
 from qo.queue.options import NewTask
 from qo.queue.queue import Queue
+from qo.store.memory import MemoryStore
 from qo.worker.api.app import App
+from qo.worker.layers.services import limits_by_type
 from qo.worker.loop import shared_limits
 from qo.worker.worker import Worker
 from support.stores.queues import another, config, drain, until, virtual_queue, working
@@ -143,6 +145,27 @@ async def test_two_limits_of_one_name_must_be_the_same(queue: Queue) -> None:
         app.task(f"t{n}", limit=Limit(name="crm", concurrency=n))(lambda input: None)
     with pytest.raises(UsageError, match="given twice"):
         Worker(queue, app, config())
+
+
+@pytest.mark.fast
+async def test_settings_change_the_limit_that_they_name_for_all_who_share_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    queue, app = Queue(MemoryStore()), App()
+    for name in ("pull", "push"):
+        app.task(name, limit=Limit(name="crm", concurrency=5))(lambda input: None)
+    app.task("free")(lambda input: None)
+    for settings, expected in (
+        ({"crm": 2}, {"pull": 2, "push": 2}),
+        ({"free": 3}, {"pull": 5, "push": 5, "free": 3}),
+    ):
+        limits = {name: Limit(name=name, concurrency=n) for name, n in settings.items()}
+        admitted = limits_by_type(app, limits)
+        assert {task_type: limit.concurrency for task_type, limit in admitted.items()} == expected
+    with pytest.raises(UsageError, match="'pull', which has the limit 'crm': write that name"):
+        Worker(queue, app, config(shared_limits={"pull": Limit(name="pull", concurrency=1)}))
+    Worker(queue, app, config(shared_limits={"typo": Limit(name="typo", concurrency=1)}))
+    assert any("no such type and no such limit" in line for line in caplog.messages)
 
 
 async def test_a_limit_from_the_settings_survives_a_killed_worker(place: Place) -> None:

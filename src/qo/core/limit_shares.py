@@ -19,6 +19,9 @@ from qo.core.struct_preload import preload
 from qo.core.task import Instant
 from qo.errors import UsageError
 
+# A share that would last for longer is a mistake, of a clock say: it must not take permits away for good.
+SHARE_S_MAX = 900.0
+
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _RATE = re.compile(r"([1-9][0-9]{0,6})/(s|m|h|d)\Z").match
 _COUNT = re.compile(r"[1-9][0-9]{0,6}\Z").match
@@ -116,8 +119,7 @@ def grant(
     register: LimitRegister, limit: Limit, wish: Wish, *, now: datetime, ttl_s: float
 ) -> tuple[LimitRegister, Grant]:
     """Return the register with the worker's new share, and what it got. The caller sets the token."""
-    # A share that would last for longer is a mistake, of a clock say: it must not take permits away for good.
-    latest = now + timedelta(seconds=2 * ttl_s)
+    latest = now + timedelta(seconds=SHARE_S_MAX)
     others = {
         worker: share
         for worker, share in register.shares.items()

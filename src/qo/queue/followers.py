@@ -70,15 +70,11 @@ class Followers:
 
     async def _notify(self, dependent_id: str, ended: Task) -> Task | bool:
         """Tell one dependent. Return it if it was changed, True if there was nothing to change, False on failure."""
-        notices = self._notices.setdefault(dependent_id, {})
-        notices[ended.id] = ended
+        self._notices.setdefault(dependent_id, {})[ended.id] = ended
         lock = self._locks.setdefault(dependent_id, asyncio.Lock())
         try:
             async with lock:
-                if ended.id not in notices:
-                    return True  # Told along with another: the ends of many tasks make few writes.
-                about, self._notices[dependent_id] = dict(notices), {}
-                return await self._tell(dependent_id, about)
+                return await self._tell_all(dependent_id, ended.id)
         except (StoreError, CorruptRecord) as error:
             log.warning(
                 "could not tell task %s that %s has ended: %s; a monitor will", dependent_id, ended.id, error
@@ -88,6 +84,21 @@ class Followers:
             if not self._notices.get(dependent_id) and not lock.locked():
                 self._notices.pop(dependent_id, None)
                 self._locks.pop(dependent_id, None)
+
+    async def _tell_all(self, dependent_id: str, ended_id: str) -> Task | bool:
+        """Tell a dependent of all tasks whose end it has not been told; many that end at once make few requests."""
+        notices = self._notices.get(dependent_id, {})
+        if ended_id not in notices:
+            return True  # Told along with another.
+        self._notices[dependent_id] = {}
+        try:
+            return await self._tell(dependent_id, notices)
+        except BaseException:
+            del notices[ended_id]
+            self._notices.setdefault(dependent_id, {}).update(
+                notices
+            )  # Whoever waits for them tries again itself.
+            raise
 
     async def _tell(self, dependent_id: str, ended: dict[str, Task]) -> Task | bool:
         rest_s = REST_FIRST_S

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from qo.core.limit_shares import Limit
 from qo.errors import UsageError
 from qo.queue.queue import Queue
 from qo.worker.api.app import App
@@ -18,6 +20,8 @@ from qo.worker.layers.stack import Service, stack
 from qo.worker.loop.admission import Admission
 from qo.worker.loop.outcome import Acked, Outcome
 from qo.worker.loop.shared_limits import SharedLimit, SharedLimits
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +79,30 @@ def _call_handler(handler: Handler, executor: Executor, admission: Admission) ->
 def share_limits(
     app: App, queue: Queue, config: WorkerConfig, admission: Admission, on_room: Callable[[], None]
 ) -> SharedLimits:
-    """Have the limits checked that hold over all workers. Types with the same name share one; the configuration takes
-    precedence over the app."""
-    limits = {handler.task_type: handler.limit for handler in app.handlers if handler.limit is not None}
+    """Have the limits checked that hold over all workers. Types with the same name share one."""
     shared: dict[str, SharedLimit] = {}
-    for task_type, limit in {**limits, **config.shared_limits}.items():
+    for task_type, limit in limits_by_type(app, config.shared_limits).items():
         first = shared.setdefault(limit.name, SharedLimit(limit, queue.ambient.monotonic, config.concurrency))
         if first.limit != limit:
             raise UsageError(f"the limit {limit.name!r} is given twice, and differently")
         admission.share_limit(task_type, first)
     return SharedLimits(queue, config.worker_id, list(shared.values()), on_room)
+
+
+def limits_by_type(app: App, configured: Mapping[str, Limit]) -> dict[str, Limit]:
+    """Return the limits of the app, with the numbers of the configuration where it names a limit or a type. Raises
+    UsageError for a type whose limit has a name: one type alone would leave what it shares with others."""
+    own = {handler.task_type: handler.limit for handler in app.handlers if handler.limit is not None}
+    names = {limit.name for limit in own.values()}
+    by_type = {task_type: configured.get(limit.name, limit) for task_type, limit in own.items()}
+    for name, limit in configured.items():
+        if name in names:
+            continue
+        if name in own:
+            raise UsageError(
+                f"worker.limits names the type {name!r}, which has the limit {own[name].name!r}: write that name"
+            )
+        if name not in app.task_types:
+            log.warning("worker.limits names %r, and this worker has no such type and no such limit", name)
+        by_type[name] = limit
+    return by_type
