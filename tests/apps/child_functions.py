@@ -183,6 +183,13 @@ def submits(input: Any, ctx: Any) -> dict[str, Any]:
     return {"id": child.id, "type": child.task_type, "refused": refused}
 
 
+def submits_a_flow(input: Any, ctx: Any) -> list[str]:
+    from qo import NewTask, chain
+
+    plan = chain(NewTask("double", 1), NewTask("double", 2))
+    return [task.id for _ in range(2) for task in ctx.submit_flow(plan, key=ctx.task_id)]
+
+
 def submits_then_dies(input: str, ctx: Any) -> None:
     Path(input).write_text(ctx.submit("double", 1).id)
     os.kill(os.getpid(), signal.SIGKILL)

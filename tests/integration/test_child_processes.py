@@ -139,9 +139,12 @@ async def test_a_submission_is_durable_before_the_call_returns(tmp_path: Path) -
             assert (await queue.get(written.read_text())).task_type == "double"
             answer = await pool.call(await attempts.request(functions.submits))
             assert (await queue.get(answer["id"])).input["from"]
+            first, second, *again = await pool.call(await attempts.request(functions.submits_a_flow))
+            assert again == [first, second], "the same key is the same flow"
+            assert (await queue.get(second)).waiting
     finally:
         await store.close()
-    assert attempts.enqueued == 2
+    assert attempts.enqueued == 6
     assert answer["type"] == "double"
     assert "a task type is" in answer["refused"]
 

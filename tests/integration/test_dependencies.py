@@ -156,6 +156,30 @@ async def test_results_are_passed_on_in_order_also_large_ones_and_to_threads(que
     assert (await queue.get(sizes.id)).output == [400_000, 1]
 
 
+async def test_handlers_submit_flows_and_another_attempt_repeats_none(clocked_queue: Queue) -> None:
+    queue, plan = clocked_queue, qo.chain(NewTask("add", 1), NewTask("add", 2))
+    app, ids = app_of(add), list[str]()
+
+    @app.task("plan")
+    async def submit_plan(input: Any, ctx: Context) -> None:
+        ids.extend(task.id for task in await ctx.submit_flow(plan, key=ctx.task_id))
+        if ctx.attempt == 1:
+            raise qo.Retry("after the flow was submitted", delay_s=0)
+
+    @app.task("plan_on_a_thread")
+    def submit_plan_on_a_thread(input: Any, ctx: BlockingContext) -> list[str]:
+        return [task.id for task in ctx.submit_flow(plan)]
+
+    await queue.submit("plan")
+    other = await queue.submit("plan_on_a_thread")
+    while not await queue.list(status=Status.COMPLETED, task_type="plan"):
+        await drain(queue, app)
+    await drain(queue, app)
+    assert ids[:2] == ids[2:]
+    for last in (ids[1], (await queue.get(other.id)).output[1]):
+        assert (await queue.get(last)).output == 3
+
+
 async def test_a_flow_runs_in_its_order_and_submitting_it_again_repeats_nothing(queue: Queue) -> None:
     plan = qo.chain(
         NewTask("add", 1),

@@ -148,6 +148,15 @@ async def test_a_task_with_dependencies_joins_when_they_have_completed(queue: Qu
     assert await ready(queue, [late, soon]) == [0]
 
 
+async def test_a_delayed_task_whose_turn_it_is_delays_its_group_and_that_is_told(queue: Queue) -> None:
+    first = await queue.submit("work", 0, Options(group="g", delay_s=3600))
+    second = await queue.submit("work", 1, Options(group="g"))
+    assert second.waiting
+    told = await why_unclaimed(queue, second) or ""
+    assert first.id in told
+    assert "not due before" in told
+
+
 async def die(*_: Any, **__: Any) -> Any:
     raise asyncio.CancelledError
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from qo.core.durations import format_instant
 from qo.core.task import Status, Task
 from qo.core.waits import GROUP, flow_of, target_of
 from qo.core.words import plural
@@ -83,8 +84,14 @@ async def _describe_waiting(queue: Queue, task: Task) -> str:
         target = await queue.tasks.load(target_of(condition))
         state = "does not exist: cancel this task, or replay it so that it waits no more"
         if target is not None:
-            state = f"is {target.task.status}"
+            state = f"is {target.task.status}{await _describe_delay(queue, target.task)}"
         place = f"before it in group {flow_of(task).group!r}, " if "#" in condition else ""
         described.append(f"task {target_of(condition)}, {place}which {state}")
     more = len(conditions) - len(described)
     return "it waits for " + "; ".join(described) + (f"; and {plural(more, 'more task')}" if more else "")
+
+
+async def _describe_delay(queue: Queue, task: Task) -> str:
+    if task.status is not Status.PENDING or task.waiting or task.available_at <= await queue.store.now():
+        return ""
+    return f", and not due before {format_instant(task.available_at)}"

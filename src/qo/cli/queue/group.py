@@ -9,6 +9,7 @@ import typer
 from qo.cli.invocation import Session, command, new_app, new_group
 from qo.cli.queue import task_view
 from qo.cli.queue.task_actions import login
+from qo.core.durations import format_instant
 from qo.core.task import Task
 from qo.errors import NotFound
 from qo.queue.queue import Queue
@@ -26,7 +27,7 @@ def list_(
 ) -> None:
     """List the groups that have tasks in line, or the tasks of one group.
 
-    The first task is the one whose turn it is; the others wait for it.
+    The first task is the one whose turn it is; the others wait for it, also while it is not due yet.
     """
     if name is not None:
         tasks = session.ask(lambda queue: queue.groups.line(name))
@@ -42,11 +43,23 @@ def list_(
 
     lines = session.ask(read_lines)
     if session.json:
-        documents = [{"group": each, "length": len(line), "first": line[0].id} for each, line in lines.items()]
+        documents = [
+            {
+                "group": each,
+                "length": len(line),
+                "first": line[0].id,
+                "status": str(line[0].status),
+                "due": line[0].available_at,
+            }
+            for each, line in lines.items()
+        ]
         session.output.document(documents)
         return
-    rows = [(each, str(len(line)), line[0].id, str(line[0].status)) for each, line in lines.items()]
-    session.output.table(("group", "length", "first", "status"), rows)
+    rows = [
+        (each, str(len(line)), line[0].id, str(line[0].status), format_instant(line[0].available_at))
+        for each, line in lines.items()
+    ]
+    session.output.table(("group", "length", "first", "status", "due"), rows)
 
 
 @command(group, "skip")

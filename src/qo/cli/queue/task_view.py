@@ -69,6 +69,7 @@ def record(task: Task) -> dict[str, str]:
         "ended": format_instant(task.completed_at),
         "worker": task.worker_id or "",
         "lease until": format_instant(task.lease_expires_at) if running else "",
+        "group": flow_of(task).group or "",
         "depends on": ", ".join(flow_of(task).depends_on),
         "waits for": ", ".join(flow_of(task).waits_for) if pending else "",
         "dependents": ", ".join(flow_of(task).dependents),

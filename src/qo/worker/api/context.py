@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from qo.core.task import Task
 from qo.queue import dependencies
+from qo.queue.flow_plan import FlowPlan
 from qo.queue.options import DELAY_S_MAX, Options, check_number
 from qo.queue.queue import Claim, Queue
 from qo.worker.api.producer import ProducerHandle
@@ -135,6 +136,10 @@ class Context:
         """Submit another task; durable when this returns, and so before this task can complete."""
         return await self.producer.enqueue(task_type, input, options)
 
+    async def submit_flow(self, plan: FlowPlan, *, key: str | None = None) -> list[Task]:
+        """Submit the tasks of a flow. With a key, the id of this task say, another attempt repeats none of them."""
+        return await self.producer.enqueue_flow(plan, key)
+
     async def results(self) -> list[Any]:
         """Return the outputs of the tasks that this one depends on, in the order of ``depends_on``; None for one that
         did not complete. They are read now, however large they are."""
@@ -212,6 +217,9 @@ class BlockingContext:
 
     def submit(self, task_type: str, input: Any = None, options: Options | None = None) -> Task:
         return self._wait(self._context.submit(task_type, input, options))
+
+    def submit_flow(self, plan: FlowPlan, *, key: str | None = None) -> list[Task]:
+        return self._wait(self._context.submit_flow(plan, key=key))
 
     def results(self) -> list[Any]:
         return self._wait(self._context.results())

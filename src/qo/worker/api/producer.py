@@ -13,6 +13,7 @@ from typing import Any
 
 from qo.core.task import Task
 from qo.errors import Refused
+from qo.queue.flow_plan import FlowPlan
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
 
@@ -47,6 +48,14 @@ class ProducerHandle:
         traced = [NewTask(new.task_type, new.input, self._with_traceparent(new.options)) for new in tasks]
         async with self._buffer:
             submitted = await self._queue.submit_many(traced)
+        self._on_enqueued(len(submitted))
+        return submitted
+
+    async def enqueue_flow(self, plan: FlowPlan, key: str | None = None) -> list[Task]:
+        """Submit the tasks of a flow; see ``Queue.submit_flow``."""
+        self._check_open()
+        async with self._buffer:
+            submitted = await self._queue.submit_flow(plan, key=key)
         self._on_enqueued(len(submitted))
         return submitted
 

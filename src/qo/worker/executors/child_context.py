@@ -11,6 +11,7 @@ from qo.worker.loop.cancel import CancelToken
 
 if TYPE_CHECKING:  # A child that does not need these starts faster without them.
     from qo.core.task import Task
+    from qo.queue.flow_plan import FlowPlan
     from qo.queue.options import Options
     from qo.worker.api.context import TaskLog
 
@@ -73,6 +74,9 @@ class ChildContext:
 
     def submit(self, task_type: str, input: Any = None, options: Options | None = None) -> Task:
         return self._call("submit", task_type, input, options)
+
+    def submit_flow(self, plan: FlowPlan, *, key: str | None = None) -> list[Task]:
+        return self._call("submit_flow", plan, key)
 
     def results(self) -> list[Any]:
         return self._call("results")

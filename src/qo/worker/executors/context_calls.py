@@ -35,6 +35,9 @@ async def _call(context: Context, method: str, arguments: tuple[Any, ...]) -> An
             await context.renew(lease_s, progress=progress)
         case "submit":
             return await context.submit(*arguments)
+        case "submit_flow":
+            plan, key = arguments
+            return await context.submit_flow(plan, key=key)
         case "results":
             return await context.results()
         case "result":
