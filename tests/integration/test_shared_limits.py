@@ -147,6 +147,20 @@ async def test_two_limits_of_one_name_must_be_the_same(queue: Queue) -> None:
         Worker(queue, app, config())
 
 
+async def test_the_command_line_shows_who_has_which_share(place: Place) -> None:
+    await place.queue.store.put(f"{keys.LIMITS}broken.json", b"{")
+    assert await place.json("limit", "list") == []
+    wish = limit_registers.Wish("worker-7", 1, 2, 0)
+    await limit_registers.ask(place.queue, Limit(name="payment", concurrency=5), wish, ttl_s=600)
+    (shown,) = await place.json("limit", "list")
+    assert (shown["limit"], shown["shares"][0]["worker"], shown["shares"][0]["share"]) == (
+        "payment",
+        "worker-7",
+        2,
+    )
+    assert "worker-7" in await place.ok("limit", "list")
+
+
 @pytest.mark.fast
 async def test_settings_change_the_limit_that_they_name_for_all_who_share_it(
     caplog: pytest.LogCaptureFixture,

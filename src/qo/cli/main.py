@@ -53,6 +53,7 @@ GROUPS = {
         "unarchive": ("queue.task_actions", "Take tasks out of the archive."),
         "purge": ("queue.purge", "Remove ended tasks for good, with their history and data."),
         "group": ("queue.group", "Show the lines of groups, and skip who blocks one."),
+        "limit": ("queue.limit", "Show the limits over all workers, and who has which share."),
         "schedule": ("queue.schedule", "Submit tasks by cron expression."),
         "pause": ("queue.control", "Stop workers from claiming tasks; running tasks go on."),
         "resume": ("queue.control", "Let workers claim tasks again."),

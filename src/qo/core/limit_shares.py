@@ -93,6 +93,11 @@ class LimitRegister(msgspec.Struct, frozen=True, kw_only=True):
     next_start: Instant | None = None  # All starts before this instant have been taken.
     token: str = ""
 
+    def shares_at(self, now: datetime) -> dict[str, Share]:
+        """Return the shares that count, by worker."""
+        latest = now + timedelta(seconds=SHARE_S_MAX)
+        return {worker: share for worker, share in self.shares.items() if now < share.until <= latest}
+
 
 for _kind in (Share, LimitRegister):
     preload(_kind)
@@ -119,12 +124,7 @@ def grant(
     register: LimitRegister, limit: Limit, wish: Wish, *, now: datetime, ttl_s: float
 ) -> tuple[LimitRegister, Grant]:
     """Return the register with the worker's new share, and what it got. The caller sets the token."""
-    latest = now + timedelta(seconds=SHARE_S_MAX)
-    others = {
-        worker: share
-        for worker, share in register.shares.items()
-        if worker != wish.worker_id and now < share.until <= latest
-    }
+    others = {worker: share for worker, share in register.shares_at(now).items() if worker != wish.worker_id}
     permits, reserved = (0, 0) if limit.concurrency is None else _permits(limit.concurrency, others, wish)
     starts, next_start, starts_in_s = _take_starts(register, limit, wish.starts, now)
     shares = others

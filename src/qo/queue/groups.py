@@ -9,6 +9,7 @@ process that wrote the object dies before it tells the task.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator
 
@@ -34,6 +35,8 @@ from qo.queue.listing import pages
 from qo.queue.tasks import Snapshot, Tasks
 from qo.store import register
 from qo.store.port import ObjectStore
+
+log = logging.getLogger(__name__)
 
 JOINS_MAX = 40
 REST_FIRST_S, REST_MAX_S = 0.02, 1.0
@@ -126,11 +129,17 @@ class Groups:
         return list(tasks)
 
     async def names(self) -> AsyncIterator[str]:
-        """Yield the name of every group that a task has ever joined."""
+        """Yield the name of every group that a task has ever joined. Unreadable ones are logged."""
         async for entries in pages(self._store, keys.GROUPS):
             for entry in entries:
-                if (stored := await self._store.get(entry.key)) is not None:
-                    yield wire.decode(LineEnd, stored.body, entry.key).name
+                if (stored := await self._store.get(entry.key)) is None:
+                    continue
+                try:
+                    name = wire.decode(LineEnd, stored.body, entry.key).name
+                except CorruptRecord as error:
+                    log.warning("group left out: %s", error)
+                else:
+                    yield name
 
     async def _last(self, name: str) -> tuple[LineEnd | None, str | None]:
         key = keys.group(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from msgspec.structs import replace
 
@@ -12,6 +13,8 @@ from qo.errors import Contended, CorruptRecord
 from qo.queue.listing import pages
 from qo.queue.queue import Queue
 from qo.store import register
+
+log = logging.getLogger(__name__)
 
 TRIES_MAX = 20
 REST_FIRST_S, REST_MAX_S = 0.02, 0.5
@@ -59,8 +62,13 @@ async def read(queue: Queue, name: str) -> tuple[LimitRegister, str | None]:
 
 
 async def read_all(queue: Queue) -> list[LimitRegister]:
-    """Return the register of every limit that a worker has ever asked for a share of."""
+    """Return the register of every limit that a worker has ever asked for a share of. Unreadable ones are logged."""
     listed = [entry.key async for entries in pages(queue.store, keys.LIMITS) for entry in entries]
-    stored = {key: await queue.store.get(key) for key in listed}
-    registers = [wire.decode(LimitRegister, each.body, key) for key, each in stored.items() if each is not None]
+    registers: list[LimitRegister] = []
+    for key in listed:
+        try:
+            if (stored := await queue.store.get(key)) is not None:
+                registers.append(wire.decode(LimitRegister, stored.body, key))
+        except CorruptRecord as error:
+            log.warning("limit left out: %s", error)
     return sorted(registers, key=lambda each: each.name)
