@@ -19,7 +19,7 @@ from qo.asgi import protocol
 from qo.core.task import Status, Task
 from qo.errors import Unavailable
 from qo.queue import list_page
-from qo.queue.options import Options
+from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
 from qo.queue_api import token_file
 from qo.queue_api.api_rights import RIGHTS, Role
@@ -327,6 +327,10 @@ async def test_who_asks_too_often_is_told_when_to_come_back(queue: Queue, tmp_pa
         many = await api.post("/v1/tasks/batch", "producer", json={"tasks": [{"type": "echo"}] * 20})
         body_of(many)
         body_of(await api.post("/v1/tasks", "producer", json={"type": "echo"}), 429)
+    async with served(queue, tmp_path / "second", rate_per_s=1.0) as api:
+        await queue.submit_many([NewTask("echo", n) for n in range(80)])
+        body_of(await api.get("/v1/tasks", "viewer"))
+        body_of(await api.get("/v1/tasks", "viewer"), 429)  # The first one has read a hundred tasks.
 
 
 async def test_more_who_wait_than_allowed_are_sent_away_and_the_others_served(

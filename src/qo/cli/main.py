@@ -52,7 +52,7 @@ GROUPS = {
         "archive": ("queue.task_actions", "Archive ended tasks: they are kept, but not listed."),
         "unarchive": ("queue.task_actions", "Take tasks out of the archive."),
         "purge": ("queue.purge", "Remove ended tasks for good, with their history and data."),
-        "group": ("queue.group", "Show the lines of groups, and skip who blocks one."),
+        "group": ("queue.group", "Show the lines of groups, and skip the task that blocks one."),
         "limit": ("queue.limit", "Show the limits over all workers, and who has which share."),
         "schedule": ("queue.schedule", "Submit tasks by cron expression."),
         "pause": ("queue.control", "Stop workers from claiming tasks; running tasks go on."),

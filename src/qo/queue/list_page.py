@@ -30,6 +30,7 @@ class TaskPage(NamedTuple):
     tasks: list[Task]
     next: str | None  # The cursor of the following page; None: there is none.
     complete: bool  # False: there are more keys than were looked at, so that some tasks are on no page.
+    reads: int = 0  # How many tasks were read for it.
 
 
 async def read_page(
@@ -67,7 +68,7 @@ async def read_page(
             if len(tasks) == limit:
                 break
     following = _encode(positions[reads - 1]) if reads < len(positions) else None
-    return TaskPage(list(tasks.values()), following, complete)
+    return TaskPage(list(tasks.values()), following, complete, reads)
 
 
 async def _read(store: ObjectStore, key: str) -> Task | None:

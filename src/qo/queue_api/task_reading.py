@@ -35,6 +35,7 @@ STREAM_S = 300.0  # Then a stream ends, and its client connects again.
 COMMENT_S = 15.0  # Proxies cut connections on which nothing is sent for long.
 RECONNECT_MS = 1_000
 LIST_LIMIT = 100
+READS_PER_REQUEST = 10  # What reads many objects counts as several requests: each object costs time and money.
 
 TASK: Mapping[str, Any] = {"$ref": "#/components/schemas/Task"}
 TASK_ID = Parameter("task_id", "path", text_of, {"type": "string"}, "The task's id.")
@@ -62,6 +63,7 @@ async def list_tasks(call: Call) -> Response:
     status = None if values["status"] is None else Status(values["status"])
     criteria = Filter(status=status, task_type=values["type"], shard=values["shard"], since=values["since"])
     page = await read_page(call.queue.store, call.queue.prefix_len, criteria, values["limit"], values["after"])
+    call.rates.owe(call.caller, page.reads // READS_PER_REQUEST)
     tasks = [show(call.queue.payloads.reveal(task)) for task in page.tasks]
     return json_response({"tasks": tasks, "next": page.next, "complete": page.complete})
 
@@ -69,6 +71,7 @@ async def list_tasks(call: Call) -> Response:
 async def show_history(call: Call) -> Response:
     """Show every state that a task has been in, oldest first."""
     states = await call.queue.history(call.arguments["task_id"])
+    call.rates.owe(call.caller, len(states) // READS_PER_REQUEST)
     return json_response({"states": [show(task) for task in states]})
 
 

@@ -15,7 +15,7 @@ from qo.errors import NotFound
 from qo.queue.queue import Queue
 
 app = new_app()
-group = new_group(app, "group", "Show the lines of groups, and skip who blocks one.")
+group = new_group(app, "group", "Show the lines of groups, and skip the task that blocks one.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the group, as in qo submit --group.")]
 
