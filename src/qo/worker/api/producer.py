@@ -45,7 +45,7 @@ class ProducerHandle:
     async def enqueue_many(self, tasks: Sequence[NewTask]) -> list[Task]:
         """Submit many, several at once; see ``Queue.submit_many`` for what happens if the store fails midway."""
         self._check_open()
-        traced = [NewTask(new.task_type, new.input, self._with_traceparent(new.options)) for new in tasks]
+        traced = [self._traced(new) for new in tasks]
         async with self._buffer:
             submitted = await self._queue.submit_many(traced)
         self._on_enqueued(len(submitted))
@@ -54,8 +54,9 @@ class ProducerHandle:
     async def enqueue_flow(self, plan: FlowPlan, key: str | None = None) -> list[Task]:
         """Submit the tasks of a flow; see ``Queue.submit_flow``."""
         self._check_open()
+        traced = replace(plan, tasks=tuple(self._traced(new) for new in plan.tasks))
         async with self._buffer:
-            submitted = await self._queue.submit_flow(plan, key=key)
+            submitted = await self._queue.submit_flow(traced, key=key)
         self._on_enqueued(len(submitted))
         return submitted
 
@@ -65,6 +66,9 @@ class ProducerHandle:
     def _check_open(self) -> None:
         if not self._open:
             raise Refused("the handler that this producer belongs to has ended; submit through the queue instead")
+
+    def _traced(self, new: NewTask) -> NewTask:
+        return replace(new, options=self._with_traceparent(new.options))
 
     def _with_traceparent(self, options: Options | None) -> Options:
         options = options or Options()
