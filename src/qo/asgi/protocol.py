@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 HEADERS_S = 10.0  # For the headers of a request, from the first byte to the last.
 TAKING_S = 30.0  # For the client to take what waits to be sent, …
-TAKEN_BYTES_PER_S_MIN = 65_536  # … and a second more for each so many bytes of it.
+TAKEN_BYTES_PER_S_MIN = 16_384  # … and a second more for each so many bytes of it.
 COALESCED_BYTES_MAX = 16_384  # A longer write is sent at once.
 UVICORN_LOWEST, UVICORN_BELOW = (0, 34), (0, 55)  # The versions whose writes are known to be safe to coalesce.
 
