@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qo.core.retention import Keep, Policy, PurgeCursor, next_round
 from qo.core.sweep import (
     DATING_ERROR,
     FULL_EVERY,
     ROUND_S,
     SweepCursor,
+    drop_future,
     finish_page,
     needs_reading,
     pages_per_sweep,
@@ -83,3 +85,17 @@ def test_a_cursor_of_an_earlier_version_can_be_read() -> None:
     assert (cursor.rounds, cursor.full, cursor.settled_at) == (7, True, None)
     ended = finish_page(pass_page(take_page(cursor, now=NOW), "", now=NOW, token="u"), token="v")
     assert ended.settled_at is None, "nobody knows how the round began"
+
+
+@given(st.timedeltas(2 * DATING_ERROR, timedelta(days=4000)), st.lists(st.booleans(), min_size=1, max_size=3))
+def test_a_round_by_a_clock_that_was_ahead_stops_no_later_one(ahead: timedelta, fates: list[bool]) -> None:
+    wrong = sweep_round(SweepCursor(), NOW + ahead, fates)
+    cursor = drop_future(wrong, now=NOW)
+    assert cursor.moved_at is None
+    planned = take_page(cursor, now=NOW)
+    assert planned.full
+    assert drop_future(sweep_round(cursor, NOW, [True]), now=NOW) == sweep_round(cursor, NOW, [True])
+    wrong_purge = PurgeCursor(policy=Policy(Keep()).fingerprint, started_at=NOW + ahead, full_at=NOW + ahead)
+    current = next_round(drop_future(wrong_purge, now=NOW), Policy(Keep()), now=NOW)
+    assert current is not None
+    assert (current.full, current.started_at) == (True, NOW)

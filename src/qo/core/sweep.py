@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -43,6 +44,19 @@ class SweepCursor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 preload(SweepCursor)
+
+
+Cursor = TypeVar("Cursor", bound=msgspec.Struct)
+_INSTANTS = ("moved_at", "started_at", "settled_at", "full_at")
+
+
+def drop_future(cursor: Cursor, *, now: datetime) -> Cursor:
+    """Return a cursor without instants that have not come yet. Somebody with a wrong clock has written them, and until
+    they come nothing would be due."""
+    latest = now + DATING_ERROR
+    instants = {name: getattr(cursor, name, None) for name in _INSTANTS}
+    ahead = dict.fromkeys(name for name, instant in instants.items() if instant is not None and instant > latest)
+    return replace(cursor, **ahead) if ahead else cursor
 
 
 def take_page(cursor: SweepCursor, *, now: datetime) -> SweepCursor:

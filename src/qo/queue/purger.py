@@ -24,6 +24,7 @@ from qo.core.retention import (
     may_be_due,
     next_round,
 )
+from qo.core.sweep import drop_future
 from qo.core.task import Status, Task
 from qo.errors import CorruptRecord
 from qo.queue.concurrency import gather_cancellable
@@ -102,7 +103,7 @@ class Purger:
         now = await store.now()
         report.requests += 1
         stored = await store.get(keys.PURGE)
-        cursor = PurgeCursor() if stored is None else _decode_cursor(stored.body)
+        cursor = drop_future(PurgeCursor() if stored is None else _decode_cursor(stored.body), now=now)
         current = next_round(cursor, self._policy, now=now, at_once=at_once)
         if current is None:
             self._rests_until = None if cursor.started_at is None else cursor.started_at + ROUND_EVERY

@@ -17,6 +17,7 @@ from qo.core.lifecycle import Expire, Lapse
 from qo.core.shard import all_shards
 from qo.core.sweep import (
     SweepCursor,
+    drop_future,
     finish_page,
     is_lapsed,
     is_past_expiry,
@@ -69,6 +70,7 @@ class Sweeper:
         report = SweepReport()
         stored = await self._queue.store.get(keys.SWEEP)
         cursor = SweepCursor() if stored is None else _decode_cursor(stored.body)
+        cursor = drop_future(cursor, now=await self._queue.store.now())
         recent = timedelta(seconds=unless_within_s)
         if cursor.moved_at is not None and await self._queue.store.now() - cursor.moved_at < recent:
             return SweepReport(skipped=True)
@@ -120,8 +122,9 @@ class Sweeper:
     async def is_overdue(self, after_s: float) -> bool:
         """Whether no page was swept for so long."""
         stored = await self._queue.store.get(keys.SWEEP)
-        moved_at = None if stored is None else _decode_cursor(stored.body).moved_at
-        return moved_at is None or await self._queue.store.now() - moved_at > timedelta(seconds=after_s)
+        now = await self._queue.store.now()
+        moved_at = None if stored is None else drop_future(_decode_cursor(stored.body), now=now).moved_at
+        return moved_at is None or now - moved_at > timedelta(seconds=after_s)
 
     async def _write(self, cursor: SweepCursor, etag: str | None) -> str | None:
         """Replace the cursor with that ETag, and return the new ETag; None if another sweeper was quicker."""
