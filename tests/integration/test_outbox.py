@@ -432,6 +432,7 @@ def test_the_commands_of_an_outbox(application: Application, command: Qo) -> Non
     application.insert(1)
     answer = command.here("relay", "--from", application.url, "--once", "--json")
     assert (answer.code, json.loads(answer.out)["submitted"]) == (8, 1)
+    assert command.json("relay", "status", "--from", application.url) == {"waiting": 0, "parked": 1}
     (row,) = command.json("relay", "parked", "--from", application.url)
     assert "type" in row["reason"]
     assert command.json("relay", "retry", "--from", application.url) == {"retried": 1}

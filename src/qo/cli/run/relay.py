@@ -1,4 +1,4 @@
-"""qo relay run, parked, retry, table: the outbox of an application."""
+"""qo relay run, status, parked, retry, table: the outbox of an application."""
 
 from __future__ import annotations
 
@@ -89,6 +89,25 @@ def run(
     else:
         session.output.line(f"submitted {counts.submitted}, parked {counts.parked}")
     return TaskFailed.exit_code if once and counts.parked else None
+
+
+@command(relay, "status")
+def status(session: Session, source: Source = None, table: Table = "qo_outbox") -> None:
+    """Show how many rows wait to be submitted, and how many are parked.
+
+    Rows that wait for long mean that no relay runs, or that it cannot reach the store.
+    """
+    from qo.outbox.relay import open_outbox
+
+    outbox = open_outbox(_require(source), table)
+    try:
+        waiting, parked = outbox.count()
+    finally:
+        outbox.close()
+    if session.json:
+        session.output.document({"waiting": waiting, "parked": parked})
+    else:
+        session.output.line(f"waiting {waiting:,}, parked {parked:,}")
 
 
 @command(relay, "parked")
