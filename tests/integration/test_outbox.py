@@ -125,6 +125,19 @@ async def test_connections_and_sessions_of_sqlalchemy_take_part_too(
     assert await inputs(queue) == [1, 2]
 
 
+@pytest.mark.fast
+async def test_an_asynchronous_connection_is_refused_and_not_silently_ignored(tmp_path: Path) -> None:
+    class AsyncConnection:  # As that of SQLAlchemy: its methods only return coroutines.
+        dialect = sa.create_engine("sqlite://").dialect
+
+        async def exec_driver_sql(self, *_: Any) -> None: ...
+
+        async def execute(self, *_: Any) -> None: ...
+
+    with pytest.raises(UsageError, match="run_sync"):
+        outbox.submit(AsyncConnection(), "echo")
+
+
 async def test_a_statement_for_other_drivers_does_the_same(application: Application, queue: Queue) -> None:
     dialect = application.url.partition(":")[0]
     sql, values = outbox.statement("echo", "by hand", dialect=dialect)

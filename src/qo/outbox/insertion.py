@@ -71,11 +71,16 @@ def _driver(connection: Any) -> tuple[Dialect, Any]:
     """Return the dialect of a connection, and how to execute a statement with values on it."""
     if isinstance(connection, sqlite3.Connection | sqlite3.Cursor):
         return Dialect.SQLITE, connection.execute
+    if type(connection).__name__.lower().startswith("async"):  # Its calls would only return coroutines.
+        raise UsageError(
+            f"an {type(connection).__name__} cannot be used here: with SQLAlchemy, await its run_sync(outbox.submit, "
+            "...); otherwise execute what outbox.statement() returns"
+        )
     if hasattr(connection, "exec_driver_sql"):  # A connection of SQLAlchemy.
         return _dialect(connection.dialect.name), partial(_execute_text, connection)
     if hasattr(connection, "connection") and callable(connection.connection):  # A session of SQLAlchemy.
         return _driver(connection.connection())
-    if type(connection).__module__.partition(".")[0] == "psycopg" and not _is_async(connection):
+    if type(connection).__module__.partition(".")[0] == "psycopg":
         return Dialect.POSTGRESQL, connection.execute
     raise UsageError(
         f"a {type(connection).__name__} is no connection that the outbox knows: pass one of sqlite3, psycopg or "
@@ -91,10 +96,6 @@ def _execute_text(connection: Any, sql: str, values: Sequence[Any]) -> None:
     names = [f"value_{n}" for n in range(len(values))]
     marked = parts[0] + "".join(f":{name}{part}" for name, part in zip(names, parts[1:], strict=True))
     connection.execute(text(marked), dict(zip(names, values, strict=True)))
-
-
-def _is_async(connection: Any) -> bool:
-    return type(connection).__name__.startswith("Async")
 
 
 def _dialect(name: str) -> Dialect:
