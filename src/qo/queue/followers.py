@@ -94,10 +94,8 @@ class Followers:
         try:
             return await self._tell(dependent_id, notices)
         except BaseException:
-            del notices[ended_id]
-            self._notices.setdefault(dependent_id, {}).update(
-                notices
-            )  # Whoever waits for them tries again itself.
+            if len(notices) > 1 or self._notices.get(dependent_id):  # Whoever comes next tries again, for all.
+                self._notices.setdefault(dependent_id, {}).update(notices)
             raise
 
     async def _tell(self, dependent_id: str, ended: dict[str, Task]) -> Task | bool:

@@ -27,6 +27,11 @@ class WakeUp:
         """Whether the signal since the last ``reset`` was a push and nothing else."""
         return self._only_pushed
 
+    @property
+    def was_signalled(self) -> bool:
+        """Whether anything has changed since the last ``reset``: what was found since then may be out of date."""
+        return self._event.is_set() or self._room_freed
+
     def room_freed(self) -> None:
         """There is more room. A mailbox that has just found nothing does not look again for that."""
         self._room_freed = True
