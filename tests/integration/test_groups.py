@@ -262,7 +262,8 @@ async def test_a_submitter_killed_anywhere_leaves_a_line_that_goes_on(place: Pla
 async def test_the_command_line_shows_a_line_and_skips_its_first(place: Place) -> None:
     first = (await place.ok("submit", "--type", "work", "--group", "g")).strip()
     second = (await place.ok("submit", "--type", "work", "--group", "g")).strip()
-    assert (await place.json("group", "list")) == [{"group": "g", "length": 2, "first": first}]
+    (shown,) = await place.json("group", "list")
+    assert (shown["group"], shown["length"], shown["first"], shown["status"]) == ("g", 2, first, "pending")
     assert [task["id"] for task in await place.json("group", "list", "g")] == [first, second]
     assert "cancelled" in await place.ok("group", "skip", "g")
     assert [task["id"] for task in await place.json("group", "list", "g")] == [second]

@@ -21,7 +21,7 @@ from qo.errors import Unavailable
 from qo.queue import list_page
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
-from qo.queue_api import token_file
+from qo.queue_api import queue_server, token_file
 from qo.queue_api.api_rights import RIGHTS, Role
 from qo.queue_api.api_routes import OPERATIONS, describe
 from qo.queue_api.task_answer import HIDDEN
@@ -410,6 +410,7 @@ async def test_anybody_may_ask_whether_the_server_is_ready_and_learns_no_more(
 
     async with served(queue, tmp_path) as api:
         monkeypatch.setattr(queue.store, "get", fail)
+        monkeypatch.setattr(queue_server, "UNREADY_FOR_S", 3600.0)
         answers = await asyncio.gather(*(api.get("/readyz", None) for _ in range(10)))
         assert {each.status_code for each in answers} == {503}
         assert not any("private" in each.text for each in answers)
