@@ -46,6 +46,7 @@ READS = {"s3:GetObject", "s3:GetObjectVersion"}
         ("b/team/ready/0/1/x", READS, READS | {"s3:PutObject", "s3:DeleteObject"}),
         ("b/team/queues/spark/leases/0/1/x", READS, READS | {"s3:PutObject", "s3:DeleteObject"}),
         ("b/team/control/desired.json", READS, READS | {"s3:PutObject"}),
+        ("b/team/control/board.json", READS, READS | {"s3:PutObject"}),
         ("b/team/queue.json", READS, READS),
         ("b/team/workers/w.json", READS, READS),
         ("b/team/data/0/x/input.json", READS, READS),

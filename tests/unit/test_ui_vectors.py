@@ -1,7 +1,7 @@
 """The page decides in TypeScript what ``qo.core`` decides here. Vectors hold the two together.
 
 ``ui/vectors/*.json`` is written from the real code and read by the page's own tests. Write it anew after a change with
-``QO_WRITE_VECTORS=1 pytest tests/unit/test_ui_vectors.py``.
+``WRITE_UI_VECTORS=1 pytest tests/unit/test_ui_vectors.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from msgspec.structs import replace
 
-from qo.core import control, keys, wire
+from qo.core import board, control, keys, wire
+from qo.core.board import AHEAD_S, NOTICES_MAX, Board, Notice, Watch
 from qo.core.control import Desired, Order, Pause, WorkerOrder
 from qo.core.lifecycle import Archive, Cancel, Command, Rejected, Replay, Unarchive, decide
 from qo.core.schedule import Schedule, next_run
@@ -43,6 +44,10 @@ def test_the_page_tells_workers_of_cancellations_as_the_queue_does() -> None:
     _current("desired.json", [_noted(desired, NOW) for desired in _desireds()])
 
 
+def test_the_page_changes_the_board_as_the_queue_does() -> None:
+    _current("board.json", [_posted(there, task) for there in _boards() for task in _claimable_tasks()])
+
+
 def test_the_page_signs_as_botocore_does(monkeypatch: pytest.MonkeyPatch) -> None:
     _current("signing.json", [_signed(case, monkeypatch) for case in _requests()])
 
@@ -54,7 +59,7 @@ def test_the_page_plans_schedules_as_the_core_does() -> None:
 def _current(name: str, made: list[Any]) -> None:
     lines = (json.dumps(each, ensure_ascii=False, sort_keys=True) for each in made)
     text = "[\n" + ",\n".join(lines) + "\n]\n"
-    if os.environ.get("QO_WRITE_VECTORS"):
+    if os.environ.get("WRITE_UI_VECTORS"):
         (VECTORS / name).write_text(text, encoding="utf-8")
     assert (VECTORS / name).read_text(encoding="utf-8") == text, f"{name} is out of date: see the top of this file"
 
@@ -155,6 +160,51 @@ def _noted(desired: Desired | None, now: datetime) -> dict[str, Any]:
         "now": msgspec.to_builtins(now),
         "token": TOKEN,
         "after": wire.encode(after).decode(),
+    }
+
+
+def _boards() -> Iterator[Board]:
+    yield Board()
+    watch = Watch(by="w", until=NOW + timedelta(seconds=30))
+    yield Board(token="t", sequence=5, floor=2, orders="o", workers=2, crew=["01234567"], watch=watch)
+    notices = [_numbered(number) for number in range(1, NOTICES_MAX + 1)]
+    yield Board(token="t", sequence=NOTICES_MAX, notices=notices)
+    own = replace(_numbered(3), task=ID)
+    yield Board(token="t", sequence=NOTICES_MAX, floor=1, notices=[own, *notices[1:]])
+
+
+def _numbered(number: int) -> Notice:
+    task_id = f"{number:08x}{OTHER[8:]}"
+    return Notice(
+        task=task_id, hint=keys.ready_key(replace(_claimable(), id=task_id)), due=NOW, at=NOW, number=number
+    )
+
+
+def _claimable_tasks() -> Iterator[Task]:
+    yield _claimable()
+    yield replace(_claimable(), available_at=NOW + timedelta(seconds=AHEAD_S))
+    yield replace(_claimable(), available_at=NOW + timedelta(seconds=AHEAD_S, microseconds=1))
+
+
+def _claimable() -> Task:
+    return Task(id=ID, task_type="t", shard="a", token="x", available_at=NOW, created_at=NOW, updated_at=NOW)
+
+
+def _posted(there: Board, task: Task) -> dict[str, Any]:
+    now, etag = NOW + timedelta(milliseconds=20), '"e"'
+    is_soon = task.available_at <= task.updated_at + timedelta(seconds=AHEAD_S)  # As NoticeBoard.post.
+    posted = board.post(there, [board.notice_of(task, etag=etag)], now=now)
+    ordered = board.show_orders(there, "o")
+    return {
+        "before": wire.encode(there).decode(),
+        "task": wire.encode(task).decode(),
+        "hint": keys.ready_key(task),
+        "etag": etag,
+        "now": msgspec.to_builtins(now),
+        "token": TOKEN,
+        "orders": "o",
+        "posted": wire.encode(replace(posted, token=TOKEN)).decode() if is_soon else None,
+        "ordered": None if ordered is there else wire.encode(replace(ordered, token=TOKEN)).decode(),
     }
 
 

@@ -114,9 +114,9 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
         Grant("MoveHints", (WRITE, DELETE), _everywhere(_HINTS)),
     ),
 }
-# What the page writes for an operator: it posts no notices and changes no registers. Where names are long, the policy
-# has no room for the hints of waiting tasks: the sweeper writes those.
-PAGE_TASKS = Grant("MoveTasks", (WRITE,), _everywhere((f"{keys.TASKS}*", keys.DESIRED)))
+# What the page writes for an operator: it changes no registers. Where names are long, the policy has no room for the
+# hints of waiting tasks: the sweeper writes those.
+PAGE_TASKS = Grant("MoveTasks", (WRITE,), _everywhere((f"{keys.TASKS}*", _CONTROL)))
 PAGE_HINTS = Grant("MoveHints", (WRITE, DELETE), _everywhere(_HINTS))
 PAGE_HINTS_SHORT = Grant("MoveHints", (WRITE, DELETE), _everywhere((f"{keys.READY}*", f"{keys.LEASES}*")))
 # What a producer needs to wake workers; all others that send wake-ups read the roster anyway.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WRITES_MAX = 20
+ANNOUNCEMENTS_MAX = 4
 REST_FIRST_S, REST_MAX_S = 0.02, 0.5
 ORDER_TEXT_LEN_MAX = 500
 NAMED_MAX = 10  # Workers that a message names.
@@ -148,12 +149,22 @@ async def _change(queue: Queue, edit: Edit, *, afresh: bool = False) -> Change:
         after = replace(after, token=ambient.token(), updated_at=now)
         wrote = await _write(queue, after, None if stored is None else stored.etag)
         if isinstance(wrote, PutResult):
-            await queue.board.edit(partial(show_orders, token=after.token))
+            await _announce(queue, after.token)
             return Change(before, after)
         stored = wrote.current
         await asyncio.sleep(rest_s * ambient.unit())
         rest_s = min(REST_MAX_S, 2 * rest_s)
     raise Contended(f"{keys.DESIRED} is being changed by others all the time; try again")
+
+
+async def _announce(queue: Queue, token: str) -> None:
+    """Show the orders on the board. If that fails, workers learn of them when the lookout does, within 20 seconds."""
+    rest_s = REST_FIRST_S
+    for _ in range(ANNOUNCEMENTS_MAX):
+        if await queue.board.edit(partial(show_orders, token=token)):
+            return
+        await asyncio.sleep(rest_s * queue.ambient.unit())
+        rest_s *= 2
 
 
 async def _write(queue: Queue, desired: Desired, etag: str | None) -> PutResult | register.Moved:

@@ -12,6 +12,7 @@ export const SCHEDULES = "schedules/";
 export const SHARD_LEASES = "shard-leases/";
 export const QUEUE = "queue.json";
 export const DESIRED = "control/desired.json";
+export const BOARD = "control/board.json";
 
 const PRIORITY_HEAD_START_MIN = 10;
 const ID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}";

@@ -5,6 +5,7 @@ import { members } from "../core/document";
 import { idOf, Store, taskText } from "../testing/store";
 import { move } from "./moves";
 
+const BOARD = "control/board.json";
 const id = idOf(1);
 const shard = id[0]!;
 const key = `tasks/${shard}/${id}.json`;
@@ -39,11 +40,46 @@ test("of a running task the workers are told, beside what others have asked of t
   const until = "2026-03-01T09:01:00Z";
   store.put(key, taskText(id, { status: "running", lease_id: "l", worker_id: "w", lease_expires_at: until }));
   store.put("control/desired.json", '{"queue":null,"types":{"x":{"at":"2026-03-01T08:00:00Z"}},"token":"t"}');
+  store.put(BOARD, '{"token":"b","orders":"t"}');
   const task = await move(store.bucket(), 1, id, "cancel");
   expect([task.status, task.cancel_requested, task.lease_id]).toEqual(["running", true, "l"]);
   const desired = JSON.parse(store.text("control/desired.json")!);
   expect(Object.keys(desired.cancels)).toEqual([id]);
   expect(desired.types.x).toBeDefined();
+  expect(JSON.parse(store.text(BOARD)!).orders).toBe(desired.token);
+});
+
+test("a replayed task is announced on the board, so that no worker has to look for it", async () => {
+  const store = new Store();
+  store.put(key, taskText(id, { status: "failed" }));
+  store.put(
+    BOARD,
+    '{"token":"b","sequence":7,"workers":3,"watch":{"by":"w","until":"2026-03-01T09:01:00Z","rank":1}}',
+  );
+  const task = await move(store.bucket(), 1, id, "replay");
+  const board = JSON.parse(store.text(BOARD)!);
+  const hint = [...store.objects.keys()].find((each) => each.startsWith("ready/"))!;
+  const { at: _, ...notice } = board.notices[0];
+  const etag = store.objects.get(hint)!.at(-1)!.etag;
+  expect(notice).toEqual({ task: id, hint, due: task.available_at, etag, number: 8 });
+  expect([board.sequence, board.workers, board.watch.by]).toEqual([8, 3, "w"]);
+});
+
+test("others write on the board at the same time: nothing of theirs is lost, and the task is moved in any case", async () => {
+  const store = new Store();
+  store.put(key, taskText(id, { status: "failed" }));
+  store.put(BOARD, '{"token":"b","sequence":7}');
+  let raced = 0;
+  store.fault = (method, at) => {
+    if (method === "PUT" && at === BOARD && raced++ === 0) store.put(BOARD, '{"token":"c","sequence":9}');
+    return null;
+  };
+  await move(store.bucket(), 1, id, "replay");
+  expect(JSON.parse(store.text(BOARD)!).sequence).toBe(10);
+  store.put(key, taskText(id, { status: "failed" }));
+  store.put(BOARD, "{broken");
+  expect((await move(store.bucket(), 1, id, "replay")).status).toBe("pending");
+  expect(store.text(BOARD)).toBe("{broken");
 });
 
 test("a write whose reply was lost is recognised, and not repeated", async () => {

@@ -1,11 +1,13 @@
 /**
  * Moving a task, as qo.queue.tasks does: read, decide, write if unmoved, decide again if others wrote first. A write
- * whose reply was lost is recognised by its token. Then the hint that leads to the task, and away with the old one.
+ * whose reply was lost is recognised by its token. Then the hint that leads to the task, a notice on the board, and away
+ * with the old hint.
  */
 
+import { withNotice, withOrders } from "../core/board";
 import { withCancel } from "../core/desired";
 import { patched } from "../core/document";
-import { DESIRED, indexKey, shardOf, taskKey } from "../core/keys";
+import { BOARD, DESIRED, indexKey, READY, shardOf, taskKey } from "../core/keys";
 import { type Command, decide, type Verb } from "../core/lifecycle";
 import { ENDED, readTask, type Task } from "../core/task";
 import type { Bucket, Stored } from "../s3/client";
@@ -13,6 +15,7 @@ import { Problem } from "../s3/problem";
 
 const MOVES_MAX = 10;
 const SENDS_MAX = 4;
+const BOARD_EDITS_MAX = 4;
 
 export interface Said {
   by?: string | null;
@@ -79,7 +82,11 @@ async function write(
 async function settled(bucket: Bucket, before: Task, after: Task, command: Command): Promise<Task> {
   const [old, wanted] = [indexKey(before), indexKey(after)];
   try {
-    if (wanted !== null && (wanted !== old || before === after)) await bucket.put(wanted, after.token);
+    if (wanted !== null && (wanted !== old || before === after)) {
+      const etag = await bucket.put(wanted, after.token);
+      if (wanted.startsWith(READY))
+        await editBoard(bucket, (text, token) => withNotice(text, after, wanted, etag, bucket.time.nowUs(), token));
+    }
     // The hint of a task that has ended stays if others wait for it: whoever follows it tells them.
     const awaited = ENDED.has(after.status) && (after.flow?.dependents.length ?? 0) > 0;
     if (old !== null && old !== wanted && !awaited) await bucket.remove(old);
@@ -98,11 +105,32 @@ async function tellWorkers(bucket: Bucket, taskId: string): Promise<void> {
       const token = drawToken();
       const text = withCancel(seen?.text ?? null, taskId, bucket.time.nowUs(), token);
       const wrote = await write(bucket, DESIRED, text, seen?.etag ?? null, token);
-      if (wrote === "ours") return;
+      if (wrote === "ours") return await editBoard(bucket, (board, own) => withOrders(board, token, own));
       seen = wrote;
     }
   } catch {
     // It learns of it within a renewal.
+  }
+}
+
+/**
+ * Best effort: without a notice, the lookout finds the task some seconds later. There is no board before the first
+ * worker, and it is looked for in a listing, because browsers write down every 404 as an error.
+ */
+async function editBoard(bucket: Bucket, edit: (text: string, token: string) => string | null): Promise<void> {
+  try {
+    if (!(await bucket.list(BOARD, "", 1)).entries.length) return;
+    let seen = await bucket.get(BOARD);
+    for (let n = 0; n < BOARD_EDITS_MAX && seen?.etag; n += 1) {
+      const token = drawToken();
+      const text = edit(seen.text, token);
+      if (text === null) return;
+      const wrote = await write(bucket, BOARD, text, seen.etag, token);
+      if (wrote === "ours") return;
+      seen = wrote;
+    }
+  } catch {
+    // Nothing depends on it.
   }
 }
 

@@ -96,12 +96,12 @@ export class Bucket {
     return versionsPage(reply.text, this.place.prefix + key);
   }
 
-  /** Write, if the condition holds. Raises a Problem of kind `moved` if it does not. */
-  async put(key: string, text: string, condition: Condition = {}): Promise<void> {
+  /** Write, if the condition holds, and return the ETag. Raises a Problem of kind `moved` if it does not hold. */
+  async put(key: string, text: string, condition: Condition = {}): Promise<string> {
     const headers: Record<string, string> = {};
     if (condition.ifMatch !== undefined) headers["if-match"] = condition.ifMatch;
     if (condition.ifAbsent) headers["if-none-match"] = "*";
-    await this.ask("PUT", key, [], `writing ${key}`, { headers, body: text });
+    return (await this.ask("PUT", key, [], `writing ${key}`, { headers, body: text })).etag;
   }
 
   async remove(key: string): Promise<void> {

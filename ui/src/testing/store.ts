@@ -65,7 +65,7 @@ export class Store {
       const refused = (wanted !== null && wanted !== there?.etag) || (headers.get("if-none-match") === "*" && there);
       if (refused) return this.reply(412, "<Error><Code>PreconditionFailed</Code></Error>");
       this.put(key, new TextDecoder().decode(init.body as Uint8Array));
-      return this.reply(200, "");
+      return this.reply(200, "", { etag: this.objects.get(key)!.at(-1)!.etag });
     }
     const version = url.searchParams.get("versionId");
     const found = version === null ? there : versions.find((each) => each.version === version);
