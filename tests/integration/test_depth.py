@@ -7,6 +7,7 @@ import urllib.request
 
 import pytest
 
+from qo.core import keys
 from qo.core.pricing import Operation
 from qo.queue import roster
 from qo.queue.depth import DepthReader
@@ -45,6 +46,34 @@ async def test_depth_is_counted_by_type_and_by_what_tasks_wait_for(queue: Queue)
 
 
 @pytest.mark.fast
+async def test_tasks_that_wait_for_others_are_counted_as_such(clocked_queue: Queue) -> None:
+    first = await clocked_queue.submit("load")
+    await clocked_queue.submit_many([NewTask("send", n, Options(depends_on=[first.id])) for n in range(3)])
+    await clocked_queue.submit_many([NewTask("mail", n, Options(group="g")) for n in range(4)])
+    depth = await DepthReader(clocked_queue).read()
+    counts = {each.task_type: (each.due, each.waiting) for each in depth.types}
+    assert counts == {"load": (1, 0), "mail": (1, 3), "send": (0, 3)}
+    assert (depth.due, depth.waiting, depth.exact, depth.waiting_complete) == (2, 6, True, True)
+    board = DepthBoard()
+    board.publish(depth)
+    assert b'qo_queue_depth{task_type="send",wait="waiting"} 3.0' in DepthMetrics(board).exposition()
+
+
+@pytest.mark.fast
+async def test_very_many_waiting_tasks_take_a_bounded_number_of_requests(
+    clocked_queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qo.queue.depth.WAITING_LISTS_MAX", 2)
+    ids = [f"{n % 16:x}{n:07x}-0000-4000-8000-000000000001" for n in range(2001)]
+    for task_id in ids:
+        await clocked_queue.store.put(keys.index(keys.WAITING, task_id[0], 1, task_id), b"")
+    meter = Metered(clocked_queue.store)
+    depth = await DepthReader(another(clocked_queue, store=meter), reads_max=1).read()
+    assert meter.counts[Operation.LIST] <= 2 + 3
+    assert (depth.waiting, depth.waiting_complete) == (1999, False), "the one that was read led nowhere"
+
+
+@pytest.mark.fast
 async def test_the_oldest_task_shows_its_age_not_its_priority(clocked_queue: Queue, clock: StoreClock) -> None:
     await clocked_queue.submit("load", options=Options(priority=9))
     clock.advance(300)
@@ -68,7 +97,7 @@ async def test_each_type_is_read_once_and_never_more_than_a_bounded_number_at_a_
     meter.reset()
     first = await reader.read()
     assert meter.counts[Operation.GET] == 120
-    assert meter.counts[Operation.LIST] <= 3
+    assert meter.counts[Operation.LIST] <= 4
     assert (first.due, first.exact) == (200, False)
     shares = {each.task_type: each.due for each in first.types}
     assert 100 <= shares["load"] <= 185

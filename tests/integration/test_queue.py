@@ -17,8 +17,9 @@ from qo.core.task import Status
 from qo.errors import CorruptRecord, NotFound, Refused, UsageError
 from qo.queue.listing import Filter
 from qo.queue.options import NewTask, Options
-from qo.queue.queue import Queue
+from qo.queue.queue import Claim, Queue
 from qo.store.metered import Metered
+from qo.store.port import Deletion
 from support.stores.queues import (
     AT_ONCE,
     StoreClock,
@@ -147,6 +148,22 @@ async def test_cancelling_a_pending_task_ends_it_at_once(queue: Queue) -> None:
     assert rejection(await queue.claim(task.id, worker_id="w")).reason is Reason.WRONG_STATE
     assert await hints(queue) == set()
     assert await queue.cancel(task.id, by="bob") == cancelled, "cancelling twice is cancelling once"
+
+
+@pytest.mark.fast
+async def test_running_tasks_that_a_long_backlog_hides_are_said_to_be_missing_or_all_read(
+    clocked_queue: Queue,
+) -> None:
+    submitted = await clocked_queue.submit_many([NewTask("t", n) for n in range(12)])
+    for task in submitted:
+        hint = Deletion(keys.ready_key(task))
+        assert isinstance(await clocked_queue.claim(task.id, worker_id="w", hint=hint), Claim)
+    running = Filter(status=Status.RUNNING)
+    partial = await clocked_queue.find(running, young_max=5)
+    assert (len(partial.tasks), partial.complete) == (5, False)
+    assert len((await clocked_queue.find(running, young_max=12)).tasks) == 12
+    whole = await clocked_queue.find(running, young_max=None)
+    assert (len(whole.tasks), whole.complete) == (12, True)
 
 
 async def test_cancelling_a_running_task_is_seen_at_renewal_and_decides_how_it_ends(queue: Queue) -> None:

@@ -44,7 +44,7 @@ def test_counts_of_types_add_up_exactly_if_all_types_are_known(
 def test_totals_are_exact_even_if_types_are_estimates(tasks: list[ActiveTask], data: st.DataObject) -> None:
     known = data.draw(st.sets(st.sampled_from([task.task_id for task in tasks] or [""])))
     depth = count_depth(tasks, dict.fromkeys(known, "a"), handled=(), workers=0, at=NOW)
-    assert depth.due + depth.delayed + depth.running == len(tasks)
+    assert sum(getattr(depth, wait) for wait in Wait) == len(tasks)
     for each in depth.types:
         assert each.handled is None, "without workers nobody knows"
         assert all(getattr(each, wait) <= getattr(depth, wait) for wait in Wait)

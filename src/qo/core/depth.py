@@ -1,8 +1,8 @@
 """How much waits in a queue, and for how long: counted from the keys of its indexes.
 
-A key tells whether its task is due, delayed or running, and since when; it does not tell the type. The totals are
-therefore exact as far as the indexes are, while the counts of types are exact only if the type of every task is known,
-and otherwise a share of the totals.
+A key tells whether its task is due, delayed, running or waits for others, and since when; it does not tell the type.
+The totals are therefore exact as far as the indexes are, while the counts of types are exact only if the type of every
+task is known, and otherwise a share of the totals.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Wait(StrEnum):
     DUE = "due"  # For a worker.
     DELAYED = "delayed"  # For its time.
     RUNNING = "running"  # For its handler.
+    WAITING = "waiting"  # For other tasks: those it depends on, or those before it in its group.
 
 
 class ActiveTask(NamedTuple):
@@ -42,6 +43,7 @@ class TypeDepth(msgspec.Struct, frozen=True, kw_only=True):
     due: int = 0
     delayed: int = 0
     running: int = 0
+    waiting: int = 0
     oldest_age_s: float | None = (
         None  # How long the oldest due task has been due, among those whose type is known.
     )
@@ -53,8 +55,10 @@ class QueueDepth(msgspec.Struct, frozen=True, kw_only=True):
     due: int = 0
     delayed: int = 0
     running: int = 0
+    waiting: int = 0
     oldest_age_s: float | None = None
     exact: bool = True  # Whether the type of every task is known, so that ``types`` are counts, not estimates.
+    waiting_complete: bool = True  # False: more tasks wait for others than were listed.
     types: list[TypeDepth] = []
     workers: int = 0
 
@@ -63,7 +67,7 @@ preload(TypeDepth, QueueDepth)
 
 
 def active_tasks(entries: Iterable[Listed], now: datetime) -> list[ActiveTask]:
-    """Return the tasks that the keys of both indexes lead to. A task with two keys is counted once, as the later."""
+    """Return the tasks that the keys of the indexes lead to. A task with two keys is counted once, as the later."""
     minute, tasks = keys.minute_of(now), dict[str, ActiveTask]()
     newest: dict[str, datetime] = {}
     for entry in entries:
@@ -73,6 +77,8 @@ def active_tasks(entries: Iterable[Listed], now: datetime) -> list[ActiveTask]:
         newest[parsed.task_id] = entry.modified
         if entry.key.startswith(keys.LEASES):
             wait, age_s = Wait.RUNNING, 0.0
+        elif entry.key.startswith(keys.WAITING):
+            wait, age_s = Wait.WAITING, 0.0
         elif parsed.due_minute > minute:
             wait, age_s = Wait.DELAYED, 0.0
         else:
@@ -90,8 +96,10 @@ def count_depth(
     handled: Container[str],
     workers: int,
     at: datetime,
+    waiting_complete: bool = True,
 ) -> QueueDepth:
-    """Count the tasks, in all and by type. ``types``: the type of each task as far as it is known, by id."""
+    """Count the tasks, in all and by type. ``types``: the type of each task as far as it is known, by id.
+    ``waiting_complete``: whether all that wait for others are among the tasks."""
     totals, read = dict.fromkeys(Wait, 0), dict.fromkeys(Wait, 0)
     counts: dict[str, dict[Wait, int]] = defaultdict(lambda: dict.fromkeys(Wait, 0))
     oldest: dict[str, float] = {}
@@ -112,11 +120,10 @@ def count_depth(
 
     return QueueDepth(
         at=at,
-        due=totals[Wait.DUE],
-        delayed=totals[Wait.DELAYED],
-        running=totals[Wait.RUNNING],
+        **{str(wait): count for wait, count in totals.items()},
         oldest_age_s=oldest_s,
         exact=read == totals,
+        waiting_complete=waiting_complete,
         types=[
             TypeDepth(
                 task_type=task_type,

@@ -1,4 +1,4 @@
-"""Read how much waits in a queue: two listings for each thousand active tasks, and a bounded number of tasks."""
+"""Read how much waits in a queue: a listing for each thousand active tasks, and a bounded number of tasks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from qo.queue import roster
 from qo.queue.concurrency import gather_cancellable
 from qo.queue.listing import READS_AT_ONCE, pages
 from qo.queue.queue import Queue
-from qo.store.port import Entry
+from qo.store.port import LIST_LIMIT_MAX, Entry
 
 READS_MAX = 1_000
+WAITING_LISTS_MAX = 20  # Tasks that wait for others can be very many, and no worker is needed for them yet.
 REMEMBERED_MAX = 200_000
 
 
@@ -29,11 +30,13 @@ class DepthReader:
         """Return the depth now. Reads the types of up to ``reads_max`` tasks that it has not read before."""
         store = self._queue.store
         entries: list[Entry] = []
-        for prefix in (keys.READY, keys.LEASES):  # In this order, a task that is claimed meanwhile is not missed.
+        waiting, waiting_complete = await self._list_waiting()
+        # In this order, a task that is claimed meanwhile is not missed.
+        for prefix in (keys.READY, keys.LEASES):
             async for page in pages(store, prefix):
                 entries += page
         now = await store.now()
-        tasks = active_tasks(entries, now)
+        tasks = active_tasks([*waiting, *entries], now)
         unknown = [task for task in tasks if task.task_id not in self._types]
         sample = choose_sample(unknown, self._reads_max)
         stale_ids: set[str] = set()
@@ -54,7 +57,17 @@ class DepthReader:
             handled={task_type for info in infos for task_type in info.task_types},
             workers=len(infos),
             at=now,
+            waiting_complete=waiting_complete,
         )
+
+    async def _list_waiting(self) -> tuple[list[Entry], bool]:
+        """Return the hints of tasks that wait for others, up to a bounded number, and whether these are all."""
+        entries, lists = list[Entry](), 0
+        async for page in pages(self._queue.store, keys.WAITING):
+            entries, lists = [*entries, *page], lists + 1
+            if lists == WAITING_LISTS_MAX:
+                return entries, len(page) < LIST_LIMIT_MAX
+        return entries, True
 
     async def _read_type(self, task: ActiveTask) -> str | None:
         """Return the type of a task; None if its hint is stale: it has ended, or cannot be read."""

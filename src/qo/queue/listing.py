@@ -19,9 +19,9 @@ from qo.store.port import LIST_LIMIT_MAX, Entry, ObjectStore
 log = logging.getLogger(__name__)
 
 READS_AT_ONCE = 32
-YOUNG_MAX = (
-    1000  # Ready hints that are searched for tasks that run already. In a longer backlog, some are not found.
-)
+# Ready hints that are searched for tasks that run already: those of attempts that have just begun. In a longer backlog,
+# some of these are not found, unless every due task is read.
+YOUNG_MAX = 1000
 # Stores round the time of a change down to the second, and a task's own time is a guess at the store's clock.
 ROUNDING = timedelta(seconds=2)
 SCAN_MAX = 100_000  # Keys that `qo list` looks at: a hundred LISTs.
@@ -73,18 +73,20 @@ async def find(
     limit: int,
     *,
     scan_max: int | None = None,
+    young_max: int | None = YOUNG_MAX,
     reveal: Callable[[Task], Task] = _identity,
 ) -> FoundTasks:
     """Return up to ``limit`` tasks that match, last changed first. Stops reading once it has enough.
 
     ``scan_max``: list at most about so many keys, and read at most a tenth as many tasks. Beyond that, an evenly spread
-    part of all tasks is looked at, and those that the indexes know.
+    part of all tasks is looked at, and those that the indexes know. ``young_max``: how many due tasks are searched for
+    running ones that have just begun; None: all.
     """
     if limit < 1:
         raise UsageError(f"the limit must be at least 1, not {limit}")
     if criteria.shard is not None:
         validate_shards((criteria.shard,), prefix_len)
-    task_keys, complete = await _dated_keys(store, criteria, scan_max)
+    task_keys, complete = await _dated_keys(store, criteria, scan_max, young_max)
     reads_max = len(task_keys) if scan_max is None else max(limit, scan_max // SCANNED_PER_READ)
     matches: dict[str, Task] = {}  # By id: a stale hint beside a fresh one leads to the same task twice.
     for start in range(0, min(len(task_keys), reads_max), READS_AT_ONCE):
@@ -98,15 +100,17 @@ async def find(
     return FoundTasks(tasks, complete)
 
 
-async def _dated_keys(store: ObjectStore, criteria: Filter, scan_max: int | None) -> tuple[list[str], bool]:
+async def _dated_keys(
+    store: ObjectStore, criteria: Filter, scan_max: int | None, young_max: int | None
+) -> tuple[list[str], bool]:
     """Return the keys of tasks that may match, last changed first, and whether these are all."""
-    dated, complete = await dated_keys(store, criteria, scan_max)
+    dated, complete = await dated_keys(store, criteria, scan_max, young_max)
     task_keys = (task_key for _, key in dated if (task_key := task_key_of(key)) is not None)
     return list(dict.fromkeys(task_keys)), complete
 
 
 async def dated_keys(
-    store: ObjectStore, criteria: Filter, scan_max: int | None
+    store: ObjectStore, criteria: Filter, scan_max: int | None, young_max: int | None = YOUNG_MAX
 ) -> tuple[list[tuple[datetime, str]], bool]:
     """Return the listed keys of tasks that may match, with the time of their change, last changed first; and whether
     these are all.
@@ -125,7 +129,8 @@ async def dated_keys(
     # Hints keep the time at which they were written, which may be long before the last renewal.
     dated = [(e.modified, e.key) for e in entries if indexes is not None or criteria.may_admit(e.modified)]
     if criteria.status is Status.RUNNING:
-        dated += await _first_ready(store, criteria.shard)
+        young, is_whole = await _first_ready(store, criteria.shard, young_max)
+        dated, complete = dated + young, complete and is_whole
     dated.sort(reverse=True)
     return dated, complete
 
@@ -199,11 +204,13 @@ async def read_matching(
     return [task for task in map(reveal, tasks) if criteria.admits(task)]
 
 
-async def _first_ready(store: ObjectStore, shard: str | None) -> list[tuple[datetime, str]]:
-    """Return the first due ready hints, with when they were written: attempts that have just begun have no lease hint
-    yet."""
+async def _first_ready(
+    store: ObjectStore, shard: str | None, most: int | None
+) -> tuple[list[tuple[datetime, str]], bool]:
+    """Return the first due ready hints, with when they were written, and whether these are all: attempts that have just
+    begun have no lease hint yet."""
     now, prefix = await store.now(), keys.READY + (f"{shard}/" if shard is not None else "")
-    first: list[tuple[int, datetime, str]] = []
+    first, count = list[tuple[int, datetime, str]](), 0
     async for entries in pages(store, prefix):
         parsed = [(keys.parse_index(entry.key), entry) for entry in entries]
         due = [
@@ -211,8 +218,9 @@ async def _first_ready(store: ObjectStore, shard: str | None) -> list[tuple[date
             for p, e in parsed
             if p is not None and p.due_minute <= keys.minute_of(now)
         ]
-        first = heapq.nsmallest(YOUNG_MAX, [*first, *due])
-    return [(modified, key) for _, modified, key in first]
+        count += len(due)
+        first = [*first, *due] if most is None else heapq.nsmallest(most, [*first, *due])
+    return [(modified, key) for _, modified, key in first], len(first) == count
 
 
 async def pages(store: ObjectStore, prefix: str, after: str = "") -> AsyncIterator[Sequence[Entry]]:

@@ -168,11 +168,19 @@ class Queue:
         criteria = Filter(status=status, task_type=task_type, shard=shard, since=since)
         return (await self.find(criteria, limit)).tasks
 
-    async def find(self, criteria: Filter, limit: int = 100, *, scan_max: int | None = None) -> FoundTasks:
-        """The same by a filter. ``scan_max`` bounds the keys that are listed: then some of the newest may be missing,
-        and the result says so."""
+    async def find(
+        self,
+        criteria: Filter,
+        limit: int = 100,
+        *,
+        scan_max: int | None = None,
+        young_max: int | None = listing.YOUNG_MAX,
+    ) -> FoundTasks:
+        """The same by a filter. ``scan_max`` bounds the keys that are listed, ``young_max`` the due tasks that are read
+        to find running ones that have just begun: then some of the newest may be missing, and the result says so."""
+        bounds = {"scan_max": scan_max, "young_max": young_max}
         return await listing.find(
-            self.store, self.prefix_len, criteria, limit, scan_max=scan_max, reveal=self.payloads.reveal
+            self.store, self.prefix_len, criteria, limit, **bounds, reveal=self.payloads.reveal
         )
 
     async def history(self, task_id: str) -> list[Task]:

@@ -32,8 +32,10 @@ def stats(
 ) -> None:
     """Show how many tasks wait and run, by type, and for how long.
 
-    The totals come from the indexes and are exact but for a moment's delay. Those of types are exact if no more than
-    --reads tasks are active; beyond that they are estimates from a sample, marked with ~.
+    Due tasks could start now: they wait for a worker, for room, or for a limit. Delayed tasks wait for their time,
+    waiting ones for other tasks. The totals come from the indexes and are exact but for a moment's delay. Those of
+    types are exact if no more than --reads tasks are active; beyond that they are estimates from a sample, marked
+    with ~.
     """
 
     async def read_depth(queue: Queue) -> QueueDepth:
@@ -44,8 +46,12 @@ def stats(
         session.output.document(depth)
         return
     rows = [_row(each, exact=depth.exact) for each in depth.types]
-    total = (str(depth.due), str(depth.delayed), str(depth.running), _age(depth.oldest_age_s))
-    session.output.table(("type", "due", "delayed", "running", "oldest", "handled"), [*rows, ("all", *total, "")])
+    more = "" if depth.waiting_complete else "+"
+    total = (str(depth.due), str(depth.delayed), f"{depth.waiting}{more}", str(depth.running))
+    columns = ("type", "due", "delayed", "waiting", "running", "oldest", "handled")
+    session.output.table(columns, [*rows, ("all", *total, _age(depth.oldest_age_s), "")])
+    if not depth.waiting_complete:
+        session.output.note(f"more than {depth.waiting:,} tasks wait for others; these are not all counted")
     if not depth.workers:
         session.output.note("no worker is running")
     for each in depth.types:
@@ -54,7 +60,7 @@ def stats(
 
 
 def _row(each: TypeDepth, *, exact: bool) -> tuple[str, ...]:
-    counts = (f"{'' if exact or not n else '~'}{n}" for n in (each.due, each.delayed, each.running))
+    counts = (f"{'' if exact or not n else '~'}{n}" for n in (each.due, each.delayed, each.waiting, each.running))
     handled = {True: "yes", False: "no", None: "-"}[each.handled]
     return (each.task_type, *counts, _age(each.oldest_age_s), handled)
 

@@ -14,7 +14,7 @@ from qo.core.shard import validate_task_id
 from qo.core.task import Status, Task
 from qo.core.words import plural
 from qo.errors import UsageError
-from qo.queue.listing import SCAN_MAX, Filter, FoundTasks
+from qo.queue.listing import SCAN_MAX, YOUNG_MAX, Filter, FoundTasks
 from qo.queue.queue import Queue
 from qo.queue.waiting import find_orphans, why_unclaimed
 
@@ -76,7 +76,8 @@ def list_(
     """List tasks, newest first.
 
     All filters apply before the limit. Archived tasks are listed only with --status archived. If there are too many
-    tasks to look at, an evenly spread part of them is listed, and all that wait or run as far as a page holds them.
+    tasks to look at, an evenly spread part of them is listed, and all that wait or run as far as a page holds them. Of
+    running tasks, those of the last seconds may be missing while many are due. Both are noted, and --all avoids both.
     """
     since_s = None if since is None else parse_duration_s(since, "--since")
     if limit < 1:
@@ -85,11 +86,17 @@ def list_(
     async def read_list(queue: Queue) -> tuple[FoundTasks, list[str]]:
         changed = None if since_s is None else await queue.store.now() - timedelta(seconds=since_s)
         criteria = Filter(status=status, task_type=type, shard=shard, since=changed)
-        matches = await queue.find(criteria, limit, scan_max=None if all_ else SCAN_MAX)
+        bounds = (None, None) if all_ else (SCAN_MAX, YOUNG_MAX)
+        matches = await queue.find(criteria, limit, scan_max=bounds[0], young_max=bounds[1])
         return matches, [] if session.json else await find_orphans(queue, matches.tasks)
 
     (tasks, complete), orphans = session.ask(read_list)
-    if not complete:
+    if not complete and status is Status.RUNNING:
+        session.output.note(
+            f"more than {YOUNG_MAX:,} tasks are due, so some that began within the last seconds may be missing; choose "
+            "a --shard, or read every due task with --all"
+        )
+    elif not complete:
         session.output.note(
             "there are too many tasks to look at all of them, so some of the newest may be missing; choose a --shard, "
             "or a --status of pending or running, or look at every task with --all"

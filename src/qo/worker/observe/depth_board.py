@@ -72,7 +72,7 @@ def depth_families(depth: QueueDepth | None) -> Iterator[Metric]:
         return
     from prometheus_client.core import GaugeMetricFamily
 
-    by_size = sorted(depth.types, key=lambda each: each.due + each.delayed + each.running, reverse=True)
+    by_size = sorted(depth.types, key=lambda each: sum(getattr(each, wait) for wait in Wait), reverse=True)
     tasks = GaugeMetricFamily(
         DEPTH, "Active tasks, by type and by what they wait for.", labels=["task_type", "wait"]
     )
