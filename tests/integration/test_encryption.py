@@ -14,6 +14,7 @@ from qo.config.origins import load
 from qo.core import keys, wire
 from qo.core.sealed import PREFIX, describe_sealed, is_sealed, parse_sealed
 from qo.core.task import Status
+from qo.core.uniqueness import Unique, identity
 from qo.errors import ConfigError, CorruptRecord, IdempotencyConflict, Refused, UsageError
 from qo.queue.monitor import Monitor
 from qo.queue.options import NewTask, Options
@@ -23,7 +24,7 @@ from qo.queue.sealer import KeyRing, Sealer, open_sealer, parse_keys
 from qo.store.memory import MemoryStore
 from qo.worker.api.app import App
 from qo.worker.api.context import Context
-from support.stores.queues import another, claimed, drain, hasty
+from support.stores.queues import another, claimed, drain, hasty, keys_under
 
 K1, K2 = bytes(range(32)), bytes(range(32, 64))
 SECRET = "the patient's name"
@@ -109,6 +110,29 @@ async def test_a_worker_without_the_key_leaves_such_tasks_to_others(
     assert any("encrypted with key k1, which this worker does not have" in line for line in caplog.messages)
     await drain(another(sealed, sealer=sealer("k1")), echo_app())
     assert (await sealed.get(task.id)).output == SECRET
+
+
+async def test_the_name_of_a_unique_task_tells_nothing_without_the_key(sealed: Queue) -> None:
+    once = Options(unique=Unique())
+    first = await sealed.submit("echo", SECRET, once)
+    guessed = keys.unique(identity(Unique(), "echo", SECRET))
+    (name,) = await keys_under(sealed.store, keys.UNIQUE)
+    assert name != guessed
+    again = await another(sealed, sealer=sealer("k1")).submit_or_find("echo", SECRET, once)
+    assert (again.task.id, again.created) == (first.id, False)
+
+
+async def test_unique_tasks_of_another_key_or_of_none_still_count(sealed: Queue) -> None:
+    once = Options(unique=Unique())
+    plain = await another(sealed).submit("echo", 1, once)
+    assert (await sealed.submit("echo", 1, once)).id == plain.id
+    old = await sealed.submit("echo", 2, once)
+    rotated = another(sealed, sealer=sealer("k2", "k1"))
+    assert (await rotated.submit("echo", 2, once)).id == old.id
+    await sealed.cancel(old.id)
+    new = await rotated.submit("echo", 2, once)
+    assert new.id != old.id, "what was cancelled stands for nothing, whatever its name"
+    assert (await another(sealed, sealer=sealer("k2")).submit("echo", 2, once)).id == new.id
 
 
 async def test_operators_and_monitors_need_no_key(sealed: Queue) -> None:

@@ -11,11 +11,13 @@ import pytest
 
 from qo.ambient import Ambient
 from qo.core import keys
+from qo.core.commands import Complete
 from qo.core.pricing import Operation
 from qo.core.retention import DATA_GRACE, ROUND_EVERY, Allowance, Keep, Policy
 from qo.core.task import Status, Task
 from qo.errors import AccessDenied, NotFound, Refused, Unavailable
 from qo.queue import task_removal
+from qo.queue.dependencies import results
 from qo.queue.monitor import Monitor, MonitorConfig
 from qo.queue.options import NewTask, Options
 from qo.queue.purger import Purger, PurgeReport
@@ -297,6 +299,48 @@ async def test_an_idempotency_key_ends_with_its_task(queue: Queue) -> None:
     again = await queue.submit("t", 2, Options(key="k"))
     assert (again.id, again.status, again.input) == (first.id, Status.PENDING, 2)
     assert [task.status for task in await queue.history(again.id)] == [Status.PENDING]
+
+
+@pytest.mark.fast
+async def test_a_purge_leaves_no_task_waiting_for_what_is_gone(clocked_queue: Queue, clock: StoreClock) -> None:
+    first = await clocked_queue.submit("t")
+    waiting = await clocked_queue.submit("t", None, Options(depends_on=[first.id]))
+    claim = await claimed(clocked_queue, first.id)
+    done = Complete(clocked_queue.ambient.token(), claim.lease_id, None, None, None)
+    await clocked_queue.tasks.apply(claim.snapshot, done, follow=False)  # It died before it told anybody.
+    clock.advance(5)
+    assert (await Purger(clocked_queue, ALL).purge_all()).tasks == 1
+    assert not (await clocked_queue.get(waiting.id)).waiting
+
+
+@pytest.mark.fast
+async def test_a_task_whose_dependents_cannot_be_told_stays_until_they_can(
+    clocked_queue: Queue, clock: StoreClock
+) -> None:
+    first = await clocked_queue.submit("t")
+    waiting = await clocked_queue.submit("t", None, Options(depends_on=[first.id]))
+    await clocked_queue.complete(await claimed(clocked_queue, first.id))
+    clock.advance(5)
+    faulty = Faulty(clocked_queue.store)
+    faulty.inject(
+        Fault.REFUSED, on="get", under=clocked_queue.tasks.key(waiting.id), nth=2
+    )  # After the purger's own.
+    assert (await Purger(another(clocked_queue, store=faulty), ALL).purge_all()).tasks == 0
+    assert (await Purger(clocked_queue, ALL).purge_all()).tasks == 1
+
+
+@pytest.mark.fast
+async def test_the_results_of_a_purged_dependency_are_missing_and_the_error_says_why(
+    clocked_queue: Queue, clock: StoreClock
+) -> None:
+    first = await complete(clocked_queue, output=1)
+    second = await clocked_queue.submit("t", None, Options(depends_on=[first.id]))
+    clock.advance(5)
+    assert (await Purger(clocked_queue, ALL).purge_all()).tasks == 1
+    with pytest.raises(NotFound, match=f"{first.id}.*was purged meanwhile. Keep tasks of its type for longer"):
+        await results(clocked_queue, await clocked_queue.get(second.id))
+    with pytest.raises(NotFound, match="if it was purged, submit it again"):
+        await clocked_queue.submit("t", None, Options(depends_on=[first.id]))
 
 
 async def test_submitters_that_race_with_a_purge_have_one_task_or_the_old_one(queue: Queue) -> None:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 import qo
+from qo.ambient import Ambient
 from qo.core import keys, wire
 from qo.core.lifecycle import Reason
 from qo.core.pricing import Operation
@@ -18,8 +19,10 @@ from qo.errors import CorruptRecord, NotFound, Refused, UsageError
 from qo.queue.listing import Filter
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Claim, Queue
+from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
-from qo.store.port import Deletion
+from qo.store.port import UNCHANGED, Deletion, Stored, Unchanged
+from qo.testing import virtual
 from support.stores.queues import (
     AT_ONCE,
     StoreClock,
@@ -267,6 +270,39 @@ async def test_wait_returns_the_task_once_it_has_ended(queue: Queue) -> None:
     await queue.complete(await claimed(queue, task.id), "done")
     assert (await waiting).output == "done"
     assert (await queue.wait(task.id, timeout_s=20)).output == "done"
+
+
+class CountingStore(MemoryStore):
+    """Counts how often a whole object was sent."""
+
+    sent = 0
+
+    async def get(self, key: str, *, version: str | None = None) -> Stored | None:
+        self.sent += 1
+        return await super().get(key, version=version)
+
+    async def get_if_changed(self, key: str, etag: str) -> Stored | Unchanged | None:
+        answer = await super().get_if_changed(key, etag)
+        self.sent += answer is not UNCHANGED
+        return answer
+
+
+@pytest.mark.fast
+def test_a_task_that_is_waited_for_is_sent_only_when_it_has_changed() -> None:
+    async def scenario() -> None:
+        store = CountingStore()
+        queue = Queue(store, ambient=Ambient(monotonic=asyncio.get_running_loop().time))
+        task = await queue.submit("t")
+        claim = await claimed(queue, task.id)
+        before = store.sent
+        waiting = asyncio.create_task(queue.wait(task.id))
+        await asyncio.sleep(600)
+        assert store.sent == before + 1
+        await queue.complete(claim, "done")
+        assert (await waiting).output == "done"
+        assert store.sent == before + 2
+
+    virtual.run(scenario())
 
 
 async def test_an_unknown_task_is_not_found_and_a_malformed_id_is_refused(queue: Queue) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from qo.errors import ConfigError
 from qo.queue import roster
 from qo.queue.connecting import connect
 from qo.queue.options import NewTask
+from qo.queue.queue import Queue
 from qo.queue.queues_below import queue_settings
 from qo.worker.api.app import App
 from qo.worker.api.context import Context
 from qo.worker.queue_group import run_queues
+from support.stores.queues import ended, until
 
 
 def settings_at(path: Path, queues: str = "high=3,low=1", **more: Any) -> Settings:
@@ -81,6 +84,45 @@ async def test_a_signal_stops_the_workers_of_all_queues(tmp_path: Path) -> None:
         assert counts["acked"] == 1
         assert (await queue.get(task.id)).status is Status.COMPLETED
         assert await roster.workers(queue.store) == []
+
+
+async def test_wake_ups_for_all_queues_go_to_the_one_address(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    settings = settings_at(
+        tmp_path,
+        **{
+            "worker.http": address,
+            "worker.push_address": address,
+            "worker.poll_min_ms": 60_000,
+            "worker.poll_max_ms": 60_000,
+            "push.token": "a push token of the tests",
+            "push.enabled": True,
+        },
+    )
+    app = App()
+
+    @app.task("work")
+    async def work(input: Any) -> None:
+        return None
+
+    running = asyncio.create_task(run_queues(app, settings))
+    try:
+        for place, name in enumerate(("high", "low")):
+            async with connect(queue_settings(settings, name)) as queue:
+
+                async def workers(queue: Queue = queue) -> list[roster.WorkerInfo]:
+                    return [each for each in await roster.workers(queue.store) if each.state == "running"]
+
+                (worker,) = await until(workers)
+                assert (worker.push, worker.push_place) == (address, place)
+                task = await queue.submit("work")
+                await ended(queue, task.id)
+                assert queue.pusher is not None
+                assert queue.pusher.counts == {"sent": 1}
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await running
 
 
 @pytest.mark.fast

@@ -33,6 +33,7 @@ class Target:
     free: int  # Slots without a task.
     task_types: frozenset[str]
     units: frozenset[str] | None  # The shards that it takes tasks of; None: all.
+    place: int = 0  # Of this queue among those of its process, which share the address.
 
     def takes(self, task_type: str, unit: str) -> bool:
         return task_type in self.task_types and (self.units is None or unit in self.units)

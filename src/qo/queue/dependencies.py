@@ -48,7 +48,11 @@ async def _read(queue: Queue, task_id: str) -> Task:
     """Return a task as it is stored."""
     snapshot = await queue.tasks.load(task_id)
     if snapshot is None:
-        raise NotFound(f"there is no task {task_id} any more: a task depends on it, but it was removed meanwhile")
+        raise NotFound(
+            f"there is no task {task_id} any more: this task depends on it, but it was purged meanwhile. Keep tasks of "
+            "its type for longer ([retention] in the settings), or let a task that runs at once put its result where "
+            "you need it"
+        )
     return snapshot.task
 
 

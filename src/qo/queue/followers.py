@@ -153,7 +153,7 @@ class Followers:
         if missing := [each for each in conditions if targets[target_of(each)] is None]:
             raise NotFound(
                 f"there is no task {target_of(missing[0])} in this queue, and a task cannot depend on it: submit that "
-                "one first, or submit both as a flow"
+                "one first, or submit both as a flow; if it was purged, submit it again, or leave it out"
             )
         for target in targets.values():  # Refused now, not after the task is written.
             if target is None or target.ended or task.id in flow_of(target).dependents:

@@ -122,9 +122,10 @@ class Payloads:
         if self._sealer is not None and self._sealer.required and value is not None and not is_sealed(value):
             raise Refused(f"the {field} of {owner} is not encrypted, and encryption.required is set")
 
-    def hide_identity(self, identity: str) -> str:
-        """Return the hash that names what tasks have in common: with a key, one that confirms no guess without it."""
-        return identity if self._sealer is None else self._sealer.fingerprint(identity.encode(), "unique tasks")
+    def conceal(self, text: str, purpose: str) -> list[str]:
+        """Return a name for a text by each encryption key, the current one first: none without a key. A name confirms
+        no guess of the text to whoever lacks the key."""
+        return [] if self._sealer is None else self._sealer.pseudonyms(text, purpose)
 
     async def output(self, task: Task) -> Any:
         return self._open(

@@ -26,6 +26,7 @@ from qo.core.retention import (
 )
 from qo.core.sweep import drop_future
 from qo.core.task import Status, Task
+from qo.core.waits import flow_of
 from qo.errors import CorruptRecord
 from qo.queue.concurrency import gather_cancellable
 from qo.queue.listing import READS_AT_ONCE
@@ -155,7 +156,7 @@ class Purger:
         if dry_run:
             purged = frozenset(each.task.id for each in due)
         else:
-            removal = await remove_tasks(self._queue.store, due, now)
+            removal = await remove_tasks(self._queue.store, await self._tell_dependents(due, report), now)
             purged = removal.task_ids
             report.versions += removal.versions
             report.changed += removal.changed
@@ -187,6 +188,17 @@ class Purger:
                 if is_due(task, self._policy, now):
                     due.append(Candidate(task, entry.key, stored.etag, stored.version))
         return due
+
+    async def _tell_dependents(self, due: list[Candidate], report: PurgeReport) -> list[Candidate]:
+        """Return the tasks that may be removed: those without dependents, and those whose dependents know of their end.
+        Nobody could tell them afterwards."""
+        told: list[Candidate] = []
+        for each in due:
+            dependents = flow_of(each.task).dependents
+            report.requests += len(dependents)
+            if not dependents or await self._queue.followers.release(each.task):
+                told.append(each)
+        return told
 
     async def _remove_data(
         self,

@@ -117,7 +117,9 @@ class Pusher:
     async def _wake(self, target: Target, tasks: Sequence[Task]) -> bool:
         body = wire.encode({"tasks": [task.id for task in tasks]})
         config = self._config
-        status = await send_wake_up(target.address, config.token, target.worker_id, body, config.timeout_s)
+        status = await send_wake_up(
+            target.address, config.token, target.worker_id, body, config.timeout_s, place=target.place
+        )
         if status == 204:
             self.counts["sent"] += 1
             return True
@@ -157,4 +159,5 @@ def _target(worker: roster.WorkerInfo) -> Target:
         max(0, worker.slots - len(worker.current_tasks)),
         frozenset(worker.task_types) - frozenset(worker.paused_types),
         frozenset(map(unit_of, worker.shards)) if worker.leasing or worker.shards else None,
+        worker.push_place,
     )

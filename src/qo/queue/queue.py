@@ -14,10 +14,9 @@ from typing import Any
 from qo.ambient import SYSTEM, Ambient
 from qo.core import keys, lifecycle
 from qo.core.lifecycle import Command, Reason, Rejected
-from qo.core.poll import Pace
 from qo.core.shard import validate_prefix_len, validate_task_id
 from qo.core.task import Status, Task
-from qo.errors import LeaseLost, NotFound, Refused, UsageError
+from qo.errors import LeaseLost, Refused, UsageError
 from qo.queue import listing
 from qo.queue.board import NoticeBoard
 from qo.queue.bulk import Action, BulkReport, act_on_matching
@@ -33,6 +32,7 @@ from qo.queue.payload import Payloads
 from qo.queue.pusher import PushConfig, Pusher
 from qo.queue.sealer import Sealer
 from qo.queue.submitter import PreparedTask, Submission, Submitter
+from qo.queue.task_wait import load_again, wait_for_end
 from qo.queue.tasks import Snapshot, Tasks
 from qo.queue.uniques import Uniques
 from qo.store.metered import Metered
@@ -191,12 +191,7 @@ class Queue:
 
     async def wait(self, task_id: str, timeout_s: float | None = None) -> Task:
         """Wait until the task has ended and return it. Raises TimeoutError."""
-        pace = Pace()
-        async with asyncio.timeout(timeout_s):
-            while not (task := await self.get(task_id)).ended:
-                pace = pace.after(found_work=False)
-                await asyncio.sleep(pace.rest_s(self.ambient.unit()))
-        return task
+        return self.payloads.reveal(await wait_for_end(self.tasks, task_id, timeout_s, self.ambient))
 
     # Working
 
@@ -369,10 +364,7 @@ class Queue:
         return self.payloads.reveal(moved.task)
 
     async def _load(self, task_id: str) -> Snapshot:
-        snapshot = await self.tasks.load(validate_task_id(task_id))
-        if snapshot is None:
-            raise NotFound(f"there is no task {task_id} in this queue")
-        return snapshot
+        return await load_again(self.tasks, validate_task_id(task_id), None)
 
     async def close(self) -> None:
         if self.pusher is not None:

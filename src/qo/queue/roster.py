@@ -50,6 +50,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     leasing: bool = False  # Whether it leases its shards, instead of only beginning with them.
     http: str | None = None  # Where its status server listens.
     push: str | None = None  # Where it takes wake-ups, "host:port"; None: nowhere.
+    push_place: int = 0  # Of this queue among those of its process, which share the address.
     host: str | None = None
     pid: int | None = None
     requests: int = 0  # Sent to the store since the start, and what S3 would charge for them.

@@ -46,6 +46,10 @@ class KeyRing:
     def find(self, key_id: str) -> bytes | None:
         return self._keys.get(key_id)
 
+    @property
+    def ids(self) -> list[str]:
+        return list(self._keys)
+
     def __contains__(self, key_id: str) -> bool:
         return key_id in self._keys
 
@@ -113,8 +117,16 @@ class Sealer:
         """Return a hash of a body that only a holder of the key can compute: the plain one would confirm a guess."""
         return hmac.new(self._derive(self._ring.current_id, owner), body, hashlib.sha256).hexdigest()
 
+    def pseudonyms(self, text: str, purpose: str) -> list[str]:
+        """Return a name for the text by each key of the ring, the current one first. Without a key, a name cannot be
+        compared with a guess of the text."""
+        return [
+            hmac.new(self._derive(key_id, purpose), text.encode(), hashlib.sha256).hexdigest()
+            for key_id in self._ring.ids
+        ]
+
     def _derive(self, key_id: str, owner: str) -> bytes:
-        """Return the key of one task (HKDF with one block, RFC 5869)."""
+        """Return the key of one task, or of another purpose (HKDF with one block, RFC 5869)."""
         key = self._ring.find(key_id)
         assert key is not None, "the caller has checked that it is there"
         extracted = hmac.new(_CONTEXT, key, hashlib.sha256).digest()

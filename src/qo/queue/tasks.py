@@ -15,7 +15,7 @@ from qo.errors import Contended, CorruptRecord, NotFound
 from qo.queue.board import NoticeBoard
 from qo.queue.hints import Hints, exactly
 from qo.store import register
-from qo.store.port import Deletion, ObjectStore, PutResult
+from qo.store.port import UNCHANGED, Deletion, ObjectStore, PutResult
 
 MOVES_MAX = 10
 
@@ -63,9 +63,13 @@ class Tasks:
     def key(self, task_id: str) -> str:
         return keys.task(shard_of(task_id, self._prefix_len), task_id)
 
-    async def load(self, task_id: str) -> Snapshot | None:
+    async def load(self, task_id: str, last: Snapshot | None = None) -> Snapshot | None:
+        """Read a task. Return ``last``, as it was read before, if it has not changed since: then no body is sent."""
         key = self.key(task_id)
-        stored = await self._store.get(key)
+        if last is None:
+            stored = await self._store.get(key)
+        elif (stored := await self._store.get_if_changed(key, last.etag)) is UNCHANGED:
+            return last
         return None if stored is None else Snapshot(wire.decode_task(stored.body, key), stored.etag)
 
     async def create(self, task: Task) -> tuple[Snapshot, bool]:

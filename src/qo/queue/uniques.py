@@ -2,11 +2,15 @@
 
 Whoever submits writes the id of its task there first, by conditional write, and then creates the task under that id. If
 it dies in between, the next submitter of the same finds the id and no task, and creates it.
+
+The object's name is derived from what makes the tasks the same. In an encrypted queue that takes the key: otherwise
+whoever lists the bucket could find out by guessing what the inputs are.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from qo.ambient import Ambient
@@ -18,6 +22,7 @@ from qo.queue.tasks import Snapshot, Tasks
 from qo.store import register
 from qo.store.port import ObjectStore
 
+PURPOSE = "unique tasks"  # What the key of these names is derived for.
 TRIES_MAX = 40
 REST_FIRST_S, REST_MAX_S = 0.02, 1.0
 
@@ -34,8 +39,7 @@ class Uniques:
 
         Raises Contended when other submitters won every time.
         """
-        identity = uniqueness.identity(unique, task_type, input)
-        key, rest_s = keys.unique(self._payloads.hide_identity(identity)), REST_FIRST_S
+        (key, *former_keys), rest_s = self._keys(uniqueness.identity(unique, task_type, input)), REST_FIRST_S
         for _ in range(TRIES_MAX):
             stored = await self._store.get(key)
             if stored is not None:
@@ -45,11 +49,28 @@ class Uniques:
                     return holder.task_id  # Its submitter has died, or is about to create it: the first one does.
                 if uniqueness.stands_for(snapshot.task, unique, now=await self._store.now()):
                     return snapshot
+            if (former := await self._find_former(former_keys, unique)) is not None:
+                return former
             if await self._replace(key, new_id, None if stored is None else stored.etag):
                 return new_id
             await asyncio.sleep(rest_s * (0.5 + self._ambient.unit()))
             rest_s = min(rest_s * 2, REST_MAX_S)
         raise Contended(f"many submit the same unique task of type {task_type!r} at once; try again")
+
+    def _keys(self, identity: str) -> list[str]:
+        """Return the key of the object, and those that it had before the encryption key was changed or introduced."""
+        return [keys.unique(name) for name in (*self._payloads.conceal(identity, PURPOSE), identity)]
+
+    async def _find_former(self, former_keys: Sequence[str], unique: Unique) -> Snapshot | None:
+        """Return the task that stands for a new one by an object with a former name."""
+        for key in former_keys:
+            stored = await self._store.get(key)
+            if stored is None:
+                continue
+            snapshot = await self._tasks.load(wire.decode(UniqueHolder, stored.body, key).task_id)
+            if snapshot is not None and uniqueness.stands_for(snapshot.task, unique, now=await self._store.now()):
+                return snapshot
+        return None
 
     async def _replace(self, key: str, task_id: str, etag: str | None) -> bool:
         holder = UniqueHolder(task_id=task_id, token=self._ambient.token())

@@ -82,7 +82,9 @@ async def _describe_waiting(queue: Queue, task: Task) -> str:
             described.append(f"a place in the line of group {flow_of(task).group!r}")
             continue
         target = await queue.tasks.load(target_of(condition))
-        state = "does not exist: cancel this task, or replay it so that it waits no more"
+        state = (
+            "does not exist, perhaps since it was purged: cancel this task, or cancel and replay it to run it now"
+        )
         if target is not None:
             state = f"is {target.task.status}{await _describe_delay(queue, target.task)}"
         place = f"before it in group {flow_of(task).group!r}, " if "#" in condition else ""

@@ -16,6 +16,8 @@ from qo.core.poll import Pace
 from qo.core.task import Task
 from qo.errors import QoError, StoreError
 from qo.queue.queue import Queue
+from qo.queue.task_wait import load_again
+from qo.queue.tasks import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ class _Watched:
 
     task_id: str
     last_token: str | None  # The token of the state that was last read here.
+    snapshot: Snapshot | None = None  # As it was last read: read again, it is sent only if it has changed.
     due_at: float = 0.0
     pace: Pace = PACE
     waiters: set[Waiter] = field(default_factory=set[Waiter])
@@ -146,7 +149,7 @@ class Watcher:
     async def _read(self, watched: _Watched) -> None:
         self.reads += 1
         try:
-            task = await self._queue.get(watched.task_id)
+            watched.snapshot = await load_again(self._queue.tasks, watched.task_id, watched.snapshot)
         except StoreError as error:
             log.warning("cannot look at task %s, for which somebody waits: %s", watched.task_id, error)
         except QoError as error:
@@ -154,8 +157,8 @@ class Watcher:
                 if not waiter.done():
                     waiter.set_exception(error)
         else:
-            if task.token != watched.last_token:
-                self._resolve(watched, task)
+            if watched.snapshot.task.token != watched.last_token:
+                self._resolve(watched, self._queue.payloads.reveal(watched.snapshot.task))
 
     def _resolve(self, watched: _Watched, task: Task) -> None:
         watched.last_token = task.token

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from qo.core.board import WatchTimes
 from qo.core.discovery import IndexMode, UnknownTypes
@@ -15,6 +15,9 @@ from qo.core.poll import Pace
 from qo.errors import UsageError
 from qo.worker.api.handler import Kind
 from qo.worker.layers import ServiceOptions
+
+if TYPE_CHECKING:
+    from qo.http_server.pages import Post
 
 RENEWALS_PER_LEASE = 3
 MARGIN_SHARE = 1 / 12  # The part of a lease that is left when the handler is stopped.
@@ -66,6 +69,8 @@ class WorkerConfig:
     http: str = "off"
     push_tokens: tuple[str, ...] = field(default=(), repr=False)  # With one, it takes wake-ups at ``http``.
     push_address: str | None = None  # Where producers reach it; None: at ``http``.
+    push_place: int = 0  # Of its queue among those of the process.
+    wake_paths: dict[str, Post] | None = field(default=None, repr=False)  # Those of all queues of the process.
     shard_leasing: LeasingConfig | None = None
 
     def __post_init__(self) -> None:

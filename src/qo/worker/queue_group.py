@@ -11,6 +11,7 @@ from typing import Any
 from qo.config.kinds import parse_queues
 from qo.config.location import parse as parse_location
 from qo.config.settings import Settings
+from qo.http_server.pages import Post
 from qo.queue.connecting import connect
 from qo.queue.queue import Queue
 from qo.queue.queues_below import prepare
@@ -48,6 +49,7 @@ async def run_queues(
     async with AsyncExitStack() as stack:
         workers: dict[str, Worker] = {}
         queues: dict[str, Queue] = {}
+        wake_paths: dict[str, Post] = {}
         for name in weights:
             at = await _settings_of(settings, name)
             queues[name] = queue = await stack.enter_async_context(connect(at))
@@ -59,7 +61,8 @@ async def run_queues(
                 worker_config(queue, at, stop_when_empty),
                 inbox_capacity=0,
                 http=settings.worker.http if not workers else _any_port(settings.worker.http),
-                push_address=None if workers else settings.worker.push_address,  # It names the port of the first.
+                push_place=len(workers),
+                wake_paths=wake_paths,
             )
             workers[name] = make_worker(queue, app, config, at, slot_share=slots.join(name))
             log_start(app, config, at)

@@ -125,6 +125,7 @@ class Heartbeat:
             dollars=stats.dollars,
             http=self.http,
             push=self.push,
+            push_place=config.push_place,
             slots=config.concurrency,
             leasing=self.leasing,
             host=socket.gethostname(),

@@ -18,7 +18,7 @@ from qo.core.struct_preload import preload
 from qo.errors import UsageError
 from qo.http_server.messages import Head, Reply, Request
 from qo.http_server.pages import Post, page_reply
-from qo.queue.wake_client import PATH
+from qo.queue.wake_client import wake_path
 from qo.worker.config import WorkerConfig
 
 log = logging.getLogger(__name__)
@@ -79,10 +79,14 @@ def _refusal(status: HTTPStatus) -> Reply:
 def build_posts(
     config: WorkerConfig, *, take: Callable[[Sequence[str]], None], has_room: Callable[[], bool]
 ) -> dict[str, Post]:
-    """Return the paths of the status server that take POST: none without a push token."""
+    """Return the paths of the status server that take POST: none without a push token. Those of the other queues of the
+    process are added when their workers begin: one listener takes the wake-ups of all."""
     if not config.push_tokens:
         return {}
-    return {PATH: WakePage(config.push_tokens, config.worker_id, take=take, has_room=has_room).post}
+    paths = {} if config.wake_paths is None else config.wake_paths
+    page = WakePage(config.push_tokens, config.worker_id, take=take, has_room=has_room)
+    paths[wake_path(config.push_place)] = page.post
+    return paths
 
 
 def push_address(config: WorkerConfig, listening: str) -> str | None:
