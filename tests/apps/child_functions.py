@@ -55,6 +55,34 @@ def pid(input: Any) -> int:
     return os.getpid()
 
 
+def index_batch(items: list[tuple[dict[str, int], Any]]) -> list[Any]:
+    def index(n: int, ctx: Any) -> Any:
+        ctx.progress(n)
+        errors = {1: Unsendable("odd", "1"), 3: Reject("never")}
+        return errors.get(n) or [len(items), ctx.task_id]
+
+    return [index(input["n"], ctx) for input, ctx in items]
+
+
+def await_cancel(items: list[tuple[str, Any]]) -> list[Any]:
+    Path(items[0][0]).touch()
+    while not any(ctx.cancel.requested for _, ctx in items):
+        time.sleep(0.01)
+    return [[ctx.task_id for _, ctx in items if ctx.cancel.requested]] * len(items)
+
+
+def hang_once(items: list[tuple[str, Any]]) -> None:
+    marker = Path(items[0][0])
+    if not marker.exists():
+        marker.touch()
+        time.sleep(600)
+
+
+def die_in_company(items: list[tuple[int, Any]]) -> None:
+    if len(items) > 1:
+        os._exit(7)
+
+
 def facts(input: Any, ctx: Any) -> dict[str, Any]:
     return {
         "task_id": ctx.task_id,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import child_functions as functions
 import pytest
 
 import qo
@@ -20,7 +22,7 @@ from qo.worker.api.app import App
 from qo.worker.api.context import Context
 from qo.worker.loop.cancel import Why
 from qo.worker.worker import Worker
-from support.stores.queues import AT_ONCE, config, drain, ended, until, virtual_queue, working
+from support.stores.queues import AT_ONCE, config, drain, ended, hasty, until, virtual_queue, working
 
 ONCE = Options(max_retries=0)
 
@@ -295,9 +297,74 @@ def test_a_batch_handler_that_cannot_work_is_refused_when_it_is_registered() -> 
     with pytest.raises(UsageError, match="one parameter"):
         app.task("a", batch=2)(lambda input, ctx: None)
     with pytest.raises(UsageError, match="cannot take batches"):
-        app.task("b", batch=2, kind="process")(lambda items: None)
+        app.task("b", batch=2, kind="spark")(lambda items: None)
     with pytest.raises(UsageError, match="batch of 'c'"):
         app.task("c", batch=0)(lambda items: None)
+
+
+@pytest.mark.fast
+async def test_a_child_process_takes_batches_with_a_context_for_each_task(memory_store: MemoryStore) -> None:
+    queue = Queue(memory_store, ambient=hasty())
+    app = App()
+    app.task("index", batch=4, batch_wait_s=5, kind="process")(functions.index_batch)
+    tasks = await queue.submit_many([NewTask("index", {"n": n}, ONCE) for n in range(4)])
+    stats = await drain(queue, app, processes=1)
+    assert (stats.acked, stats.dead) == (2, 2)
+    ends = [await queue.get(task.id) for task in tasks]
+    assert [each.output for each in ends] == [[4, tasks[0].id], None, [4, tasks[2].id], None]
+    assert ends[1].last_error == "Unsendable: odd and 1"
+    assert ends[3].last_error == "never"
+    assert [each.progress for each in ends] == [0, 1, 2, 3]
+
+
+@pytest.mark.fast
+async def test_in_a_child_process_a_cancelled_task_leaves_and_the_others_end(
+    memory_store: MemoryStore, tmp_path: Path
+) -> None:
+    queue = Queue(memory_store, ambient=hasty())
+    app, notes = App(), tmp_path / "notes"
+    app.task("index", batch=2, batch_wait_s=5, kind="process")(functions.await_cancel)
+    one, two = await queue.submit_many([NewTask("index", str(notes), ONCE) for _ in range(2)])
+    async with working(queue, app, processes=1) as worker:
+        await until(lambda: _exists(notes))
+        assert worker.cancel(one.id)
+        await ended(queue, one.id)
+        done = await ended(queue, two.id)
+    assert (await queue.get(one.id)).status is Status.CANCELLED
+    assert (done.status, done.output) == (Status.COMPLETED, [one.id])
+
+
+@pytest.mark.fast
+async def test_a_child_process_is_stopped_when_a_task_of_its_batch_times_out(
+    memory_store: MemoryStore, tmp_path: Path
+) -> None:
+    queue = Queue(memory_store, ambient=hasty())
+    app, notes = App(), tmp_path / "notes"
+    app.task("index", batch=2, batch_wait_s=1, kind="process")(functions.hang_once)
+    brief, patient = Options(timeout_s=0.3, max_retries=0), Options(max_retries=0)
+    one = NewTask("index", str(notes), brief)
+    tasks = await queue.submit_many([one, NewTask("index", str(notes), patient)])
+    stats = await drain(queue, app, processes=1, cancel_grace_s=0.5)
+    assert (stats.dead, stats.released, stats.acked) == (1, 1, 1)
+    assert await outcomes(queue, [task.id for task in tasks]) == [Status.FAILED, Status.COMPLETED]
+
+
+@pytest.mark.fast
+async def test_a_child_process_that_dies_costs_each_task_of_its_batch_one_attempt(
+    memory_store: MemoryStore,
+) -> None:
+    queue = Queue(memory_store, ambient=hasty())
+    app = App()
+    app.task("index", batch=3, batch_wait_s=5, kind="process")(functions.die_in_company)
+    again = Options(max_retries=1, retry_policy=AT_ONCE)
+    tasks = await queue.submit_many([NewTask("index", n, again) for n in range(3)])
+    stats = await drain(queue, app, processes=1)
+    assert (stats.retried, stats.acked) == (3, 3), "the last attempt of each is alone"
+    assert [(await queue.get(task.id)).attempt for task in tasks] == [2, 2, 2]
+
+
+async def _exists(path: Path) -> bool:
+    return await asyncio.to_thread(path.exists)
 
 
 async def test_an_input_that_does_not_fit_its_type_fails_alone(queue: Queue) -> None:

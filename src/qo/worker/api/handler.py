@@ -115,9 +115,9 @@ def _make_batch_handler(
             f"def {getattr(function, '__name__', 'handler')}(items)"
         )
     kind = _kind(task_type, function, options.pop("kind", None))
-    if kind not in (Kind.ASYNC, Kind.THREAD):
+    if kind is Kind.SPARK:
         raise UsageError(
-            f"the handler of {task_type!r} is of kind {kind}, which cannot take batches: use async or thread"
+            f"the handler of {task_type!r} is of kind {kind}, which cannot take batches: use async, thread or process"
         )
     check_number(f"batch of {task_type!r}", options["batch"], 1, BATCH_MAX)
     check_number(f"batch_wait_s of {task_type!r}", options.get("batch_wait_s"), 0, 3_600)

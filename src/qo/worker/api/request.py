@@ -30,6 +30,7 @@ class Request:
     worker_id: str
     slot: int  # Which of the worker's slots runs it.
     lease: Lease | None = None  # None: not checked here.
+    members: tuple[Request, ...] = ()  # Of a batch for a child process: the requests that its call is for.
     started: bool = False  # Whether the layers let it through to its handler.
     may_wait: bool = True  # False: a layer that would have to wait refuses instead (raises Overloaded).
     leave_slot: Callable[[], None] = lambda: None  # Lets another task begin on its slot.
@@ -49,8 +50,12 @@ class Request:
     def check_lease(self) -> None:
         """Raise OutcomeError if the lease is over, since another worker may have begun. Call it just before the
         handler."""
-        if self.lease is not None and not self.lease.is_valid():
+        if not all(lease.is_valid() for lease in self.leases):
             raise OutcomeError(unstarted_outcome())
+
+    @property
+    def leases(self) -> list[Lease]:
+        return [each.lease for each in (self, *self.members) if each.lease is not None]
 
     def leave_places(self) -> None:
         if self.places:

@@ -3,7 +3,7 @@
 It gathers requests, calls the function once for all of them through the executor of its kind, and gives each request
 its own result. Each keeps its own claim, lease, timeout and outcome. A request whose task was cancelled leaves the
 call. One whose task may soon run elsewhere, because it timed out or lost its lease, stops the call, and the others are
-given back. A thread cannot be stopped, so there they stay.
+given back. A thread cannot be stopped, so there they stay. A child process gets the inputs, and makes the contexts.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Batches:
             return
         batch.was_left = True
         self._departed[member.request.task.id] = batch
-        ends_here = member.request.cancel.why is Why.CANCELLED or self._handler.kind is not Kind.ASYNC
+        ends_here = member.request.cancel.why is Why.CANCELLED or self._handler.kind is Kind.THREAD
         if not batch.present or not ends_here:
             batch.stop()
             await asyncio.wait({batch.call})
@@ -174,19 +174,19 @@ class Batches:
 
     def _request(self, batch: Batch) -> Request:
         """Return a request whose input is the list of all inputs, each with its context."""
-        first, loop = batch.members[0].request, asyncio.get_running_loop()
-        is_blocking = self._handler.kind is not Kind.ASYNC
-        items = [
-            (
-                each.request.input,
-                BlockingContext(each.request.context, loop) if is_blocking else each.request.context,
-            )
-            for each in batch.members
-        ]
+        requests, loop = tuple(member.request for member in batch.members), asyncio.get_running_loop()
+        first, kind = requests[0], self._handler.kind
+        if kind is Kind.PROCESS:
+            items = [each.input for each in requests]
+        elif kind is Kind.THREAD:
+            items = [(each.input, BlockingContext(each.context, loop)) for each in requests]
+        else:
+            items = [(each.input, each.context) for each in requests]
         return Request(
             task=first.task,
             handler=self._handler,
             input=items,
+            members=requests if kind is Kind.PROCESS else (),
             context=first.context,
             producer=first.producer,
             cancel=CancelToken(),

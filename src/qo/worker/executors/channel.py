@@ -41,10 +41,10 @@ class Channel:
             self._connection.sendall(body)
             self._sender = None
 
-    def call(self, job: int, method: str, *arguments: Any) -> Answer:
+    def call(self, job: int, method: str, *arguments: Any, member: int = 0) -> Answer:
         """Have the worker call a method of the context for this job, and wait. Raise what it raised."""
         number, answers = next(self._numbers), SimpleQueue[Answer]()
-        call = ContextCall(number, job, method, pickle.dumps(arguments))
+        call = ContextCall(number, job, method, pickle.dumps(arguments), member)
         self._pending[number] = answers
         self.send(call)
         answer = answers.get()

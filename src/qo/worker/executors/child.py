@@ -22,12 +22,22 @@ from multiprocessing import spawn
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from qo.errors import UsageError
 from qo.worker.executors.channel import Channel, LogForwarder
 from qo.worker.executors.child_context import ChildContext
-from qo.worker.executors.child_messages import BEGIN, Cancel, Exit, Job, JobResult, Message, Start
+from qo.worker.executors.child_messages import (
+    BEGIN,
+    LOOK,
+    Cancel,
+    Exit,
+    Job,
+    JobResult,
+    MemberFailure,
+    Message,
+    Start,
+)
 from qo.worker.loop.cancel import CancelToken, Stopped
 from qo.worker.loop.suspension import boot_time
 
@@ -74,6 +84,7 @@ class Child:
         self._pid = os.getpid()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._cancel = CancelToken()  # Of the current job.
+        self._member_cancels: list[CancelToken] = []  # If it is a batch: those of its tasks.
         self._main_loaded = False
         self._calling = False  # The handler's function is on the stack.
         self._interrupting = False
@@ -103,7 +114,8 @@ class Child:
                     raise SystemExit(f"interrupted: {self._cancel.why}")
                 if begin_by is not None and boot_time() > begin_by:  # The process was suspended meanwhile.
                     return b"", _unstarted_outcome()
-                return pickle.dumps(function(*arguments)), None
+                output = function(*arguments)
+                return pickle.dumps(output if job.members is None else _without_errors(output)), None
             finally:
                 self._calling = False
         except BaseException as error:  # A handler that calls sys.exit() ends nothing but its attempt.
@@ -122,6 +134,8 @@ class Child:
                 "that can be imported"
             ) from error
         arguments = (pickle.loads(job.input),)
+        if job.members is not None:
+            return function, *self._load_members(job, job.members, arguments[0])
         if job.task is None:
             return function, arguments, self._channel.call(job.number, BEGIN).facts.begin_by
         from qo.core.wire import decode_task  # Imported only for handlers that want a context.
@@ -130,6 +144,19 @@ class Child:
         call = partial(self._channel.call, job.number)
         facts = call(BEGIN).facts
         return function, (*arguments, ChildContext(task, job.worker_id, self._cancel, call, facts)), facts.begin_by
+
+    def _load_members(
+        self, job: Job, members: tuple[bytes, ...], inputs: list[Any]
+    ) -> tuple[tuple[Any, ...], float | None]:
+        """Return the argument of a function that takes a batch, and until when it may be called."""
+        from qo.core.wire import decode_task
+
+        begin_by, items = self._channel.call(job.number, BEGIN).facts.begin_by, list[tuple[Any, ChildContext]]()
+        for member, (body, input, cancel) in enumerate(zip(members, inputs, self._member_cancels, strict=True)):
+            call = partial(self._channel.call, job.number, member=member)
+            task, facts = decode_task(body, "the task"), call(LOOK).facts
+            items.append((input, ChildContext(task, job.worker_id, cancel, call, facts)))
+        return (items,), begin_by
 
     def _read_messages(self) -> None:
         try:
@@ -149,9 +176,13 @@ class Child:
                 _forward_logs(self._channel, log_levels)
             case Job():
                 self._cancel = CancelToken()
+                self._member_cancels = [CancelToken() for _ in message.members or ()]
                 self._jobs.put(message)
+            case Cancel(why, _, int(member)):
+                self._member_cancels[member].request(why)
             case Cancel(why, patience_s):
-                self._cancel.request(why)
+                for token in (self._cancel, *self._member_cancels):
+                    token.request(why)
                 if patience_s is not None:
                     threading.Thread(target=self._interrupt, args=(patience_s,), daemon=True).start()
             case Exit():
@@ -194,6 +225,14 @@ def _unstarted_outcome() -> Outcome:
     from qo.worker.loop.outcome import unstarted_outcome  # Imported only after a failure.
 
     return unstarted_outcome()
+
+
+def _without_errors(output: Any) -> Any:
+    """Return the output of a batch as it can be sent."""
+    if not isinstance(output, list | tuple):
+        return output
+    entries = cast("list[Any]", output)
+    return [MemberFailure(_failure_of(each)) if isinstance(each, BaseException) else each for each in entries]
 
 
 def _failure_of(error: BaseException) -> Outcome | Stopped:

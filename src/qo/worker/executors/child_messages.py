@@ -42,6 +42,9 @@ class Job:
     main: dict[str, Any] | None  # How to load the worker's main module; None: the function is in another one.
     task: bytes | None  # As JSON; None: the function wants no context.
     worker_id: str
+    members: tuple[bytes, ...] | None = (
+        None  # The tasks of a batch, whose input is the list of theirs; None: no batch.
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Cancel:
 
     why: Why
     patience_s: float | None = None
+    member: int | None = None  # Only that of this task of a batch.
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class ContextCall:
     job: int
     method: str
     arguments: bytes  # A pickled tuple.
+    member: int = 0  # Whose context it is, in a batch.
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,13 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class LogMessage:
     record: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFailure:
+    """Stands for an exception in the output of a batch: exceptions may not be picklable."""
+
+    outcome: Outcome | Stopped
 
 
 @dataclass(frozen=True, slots=True)

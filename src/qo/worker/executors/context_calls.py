@@ -55,7 +55,7 @@ def _facts(request: Request) -> Facts:
         remaining_s=None if deadline is None else deadline - asyncio.get_running_loop().time(),
         cancel_requested=context.cancel_requested,
         draining=context.draining,
-        begin_by=None if request.lease is None else boot_time() + request.lease.remaining_s(),
+        begin_by=min((boot_time() + each.remaining_s() for each in request.leases), default=None),
     )
 
 
@@ -67,9 +67,10 @@ def _picklable(error: Exception) -> Exception:
 
 
 def forward_log(request: Request, message: LogMessage) -> None:
-    """Log what the child has logged, as if it had happened in this process."""
+    """Log what the child has logged, as if it had happened in this process. A line of a batch is about no single
+    task."""
     record = logging.makeLogRecord(message.record)
-    for name, value in (request.context.log.extra or {}).items():
+    for name, value in ({} if request.members else request.context.log.extra or {}).items():
         record.__dict__.setdefault(name, value)
     logger = logging.getLogger(record.name)
     if logger.isEnabledFor(record.levelno):

@@ -11,8 +11,9 @@ import itertools
 import pickle
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import Any, cast
 
 from qo.core import wire
 from qo.errors import Refused, UsageError
@@ -29,11 +30,12 @@ from qo.worker.executors.child_messages import (
     Job,
     JobResult,
     LogMessage,
+    MemberFailure,
 )
 from qo.worker.executors.context_calls import answer_call, forward_log
 from qo.worker.executors.process import Ended, Process, main_module, start_process
 from qo.worker.loop.cancel import Stopped, Why
-from qo.worker.loop.outcome import OutcomeError, Retried
+from qo.worker.loop.outcome import Outcome, OutcomeError, Retried
 
 KILL_AFTER_S = 5.0
 LOAD_S_MAX = 120.0  # For a child to start and to load a handler's module.
@@ -75,7 +77,9 @@ class ProcessExecutor:
         """As ``Executor.call``. When cancelled, it waits until the child has stopped or was killed, so that no other
         attempt runs beside it; when cancelled once more, it abandons the call."""
         job = _job(request, next(self._numbers))
-        with request.clock.pause():  # Neither a lack of room nor a slow import is the attempt's fault.
+        with ExitStack() as paused:  # Neither a lack of room nor a slow import is the attempt's fault.
+            for each in (request, *request.members):
+                paused.enter_context(each.clock.pause())
             await self._room.acquire()
             child, first = await self._load(request, job)
         serving = asyncio.create_task(_serve(child, request, job, first))
@@ -152,8 +156,8 @@ class ProcessExecutor:
             raise
         self._release(child, result)
         if result.failure is not None:
-            raise result.failure if isinstance(result.failure, Stopped) else OutcomeError(result.failure)
-        return pickle.loads(result.output)
+            raise _error(result.failure)
+        return _with_errors(pickle.loads(result.output))
 
     def _release(self, child: Process, result: JobResult) -> None:
         """Free the slot, and keep the child for the next job unless it is worn or has grown."""
@@ -190,7 +194,8 @@ class ProcessExecutor:
 
     async def _stop(self, child: Process, serving: asyncio.Task[JobResult], request: Request) -> None:
         # Without a context, a function cannot see that it should stop: it is interrupted at once.
-        patience_s = self._kill_after_s / 2 if request.handler.wants_context else 0.0
+        sees_cancel = request.handler.wants_context or len(request.members) > 0
+        patience_s = self._kill_after_s / 2 if sees_cancel else 0.0
         child.post(Cancel(request.cancel.why or Why.SHUTDOWN, patience_s))
         await asyncio.wait({serving}, timeout=self._kill_after_s)
         self._discard(child)  # Also if it stopped by itself: what it left half done ends with the process.
@@ -223,7 +228,21 @@ def _job(request: Request, number: int) -> Job:
         main=main_module() if module in ("__main__", "__mp_main__") else None,
         task=wire.encode(request.task) if handler.wants_context else None,
         worker_id=request.worker_id,
+        members=tuple(wire.encode(each.task) for each in request.members) or None,
     )
+
+
+def _with_errors(output: Any) -> Any:
+    """Return the output of a batch with exceptions in the places of what stood for them."""
+    if not isinstance(output, list):
+        return output
+    return [
+        _error(each.outcome) if isinstance(each, MemberFailure) else each for each in cast("list[Any]", output)
+    ]
+
+
+def _error(failure: Outcome | Stopped) -> Exception:
+    return failure if isinstance(failure, Stopped) else OutcomeError(failure)
 
 
 async def _receive_message(child: Process, request: Request, job: Job) -> ContextCall | JobResult:
@@ -247,7 +266,8 @@ async def _serve(child: Process, request: Request, job: Job, first: ContextCall 
     while isinstance(message, ContextCall):
         if message.method == BEGIN:
             request.check_lease()  # Loading may have taken long.
-        await child.send(await answer_call(request, message))
+        owner = request.members[message.member] if request.members and message.method != BEGIN else request
+        await child.send(await answer_call(owner, message))
         message = await _receive_message(child, request, job)
     return message
 
@@ -256,12 +276,14 @@ def _forward_cancel(request: Request, child: Process, serving: asyncio.Task[JobR
     """Set the child's cancel token when the handler is asked to stop, also if the call is not cancelled."""
     loop = asyncio.get_running_loop()
 
-    def post(why: Why) -> None:
+    def post(why: Why, member: int | None) -> None:
         if not serving.done():
-            child.post(Cancel(why))
+            child.post(Cancel(why, member=member))
 
-    def from_anywhere(why: Why) -> None:
+    def from_anywhere(why: Why, member: int | None = None) -> None:
         with suppress(RuntimeError):  # The loop has been closed, and the child has ended.
-            loop.call_soon_threadsafe(post, why)
+            loop.call_soon_threadsafe(post, why, member)
 
     request.cancel.on_request(from_anywhere)
+    for number, each in enumerate(request.members):
+        each.cancel.on_request(partial(from_anywhere, member=number))
