@@ -69,7 +69,7 @@ class Admission:
         self._in_batches[handler.kind] -= handler.batch is not None
         self._of_type[handler.task_type] -= 1
         if (shared := self._shared.get(handler.task_type)) is not None:
-            shared.count_ended()
+            shared.count_ended(started=started)
         if not started:
             self.count_started(handler)
 

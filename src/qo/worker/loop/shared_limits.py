@@ -23,6 +23,7 @@ TTL_S = 15.0
 RENEW_S = TTL_S / 3
 MARGIN_S = 2.0  # So much before it runs out, a share is used no more.
 STARTS_FOR_S = 2.0  # Starts that were taken and not used by then are forfeited.
+STARTS_EVERY_S = 0.5  # Between two asks for starts while there are too few: not each one costs two requests.
 AGAIN_FIRST_S, AGAIN_MAX_S = 0.5, RENEW_S  # After asking for more permits in vain; doubled each time.
 FAILED_AGAIN_S = 1.0
 
@@ -61,8 +62,9 @@ class SharedLimit:
         self.in_use += 1
         self._starts -= 1
 
-    def count_ended(self) -> None:
+    def count_ended(self, *, started: bool = True) -> None:
         self.in_use -= 1
+        self._starts += not started  # It was not needed: another worker had the task, say.
 
     def next_ask_at(self) -> float:
         """Return when the share is to be asked for, or renewed."""
@@ -88,7 +90,8 @@ class SharedLimit:
         self._renew_at = asked_at + RENEW_S if self.limit.concurrency is not None and has_share else float("inf")
         lacks_permits = self.limit.concurrency is not None and permits - self.in_use <= 0
         self._again_s = min(self._again_s * 2, AGAIN_MAX_S) if lacks_permits else AGAIN_FIRST_S
-        self._ask_at = now + max(starts_in_s, self._again_s if lacks_permits else 0.0)
+        starts_again_s = max(starts_in_s, STARTS_EVERY_S) if starts_in_s > 0 else 0.0
+        self._ask_at = now + max(starts_again_s, self._again_s if lacks_permits else 0.0)
         has_room = not lacks_permits and (self.limit.starts is None or self._starts > 0)
         # Without room, it asks again, unless nobody has wanted any for a while.
         self._is_lacking = self._is_lacking and not has_room and now - self._demand_at < RENEW_S
