@@ -149,6 +149,24 @@ async def test_the_share_of_a_worker_that_died_comes_back() -> None:
 
 
 @in_virtual_time
+async def test_while_a_worker_asks_it_takes_nothing_that_may_be_given_to_another() -> None:
+    queue, limit = virtual_queue(), Limit(name="l", concurrency=4)
+    shared = shared_limits.SharedLimit(limit, queue.ambient.monotonic, 16)
+    await limit_registers.ask(queue, limit, limit_registers.Wish("a", 0, 4, 0), ttl_s=15)
+    shared.take(4, 0, 0.0, asked_at=queue.ambient.monotonic())
+    for _ in range(2):
+        shared.count_admitted()
+    await asyncio.sleep(shared_limits.RENEW_S)
+    own = await limit_registers.ask(queue, limit, shared.wish("a"), ttl_s=15)  # Its reply is still on the way.
+    other = await limit_registers.ask(queue, limit, limit_registers.Wish("b", 0, 16, 0), ttl_s=15)
+    assert shared.in_use + max(0, shared.room()) + other.permits <= 4
+    shared.count_ended()
+    assert shared.room() == 1, "in the place of one that has ended"
+    shared.take(*own, asked_at=queue.ambient.monotonic())
+    assert shared.in_use + max(0, shared.room()) + other.permits <= 4
+
+
+@in_virtual_time
 async def test_a_worker_whose_share_ran_out_starts_nothing_more() -> None:
     queue, gate = virtual_queue(), Gate(concurrency=2)
     shared = shared_limits.SharedLimit(Limit(name="l", concurrency=2), queue.ambient.monotonic, 16)

@@ -1,4 +1,4 @@
-"""The two protocols on which everything rests, over every interleaving of a few clients and a few faults.
+"""The protocols on which everything rests, over every interleaving of a few clients and a few faults.
 
 ``make test`` explores two clients with any one fault; ``make prove`` three of them, or two faults.
 """
@@ -11,15 +11,17 @@ from datetime import datetime
 import msgspec
 import pytest
 
-from model import claims, purges, shard_leases
+from model import claims, lines, purges, shard_leases
 from model.claims import Claims
 from model.explorer import Broken, explore
+from model.lines import Lines
 from model.purges import Purges
 from model.shard_leases import Leases
 from qo.core import lifecycle
 from qo.core.lifecycle import Command, Held, Rejected
 from qo.core.ownership import Acquire, Release, ShardLease, decide_lease
 from qo.core.task import Task
+from qo.core.waits import Verdict, assess
 
 CLAIMS = claims.Config(faults=1)
 LEASES = shard_leases.Config(faults=1)
@@ -53,6 +55,45 @@ def test_one_owner_of_a_shard_and_there_can_always_be_one(config: shard_leases.C
 @pytest.mark.fast
 def test_a_purge_hits_no_task_that_lives_and_always_comes_to_an_end() -> None:
     print(Purges(purges.Config(deaths=3)).explore())
+
+
+LINES = lines.Config()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(replace(LINES, replays=0), marks=FEW),
+        pytest.param(LINES, marks=MANY),
+        pytest.param(replace(LINES, deaths=2, cancels=2, replays=2), marks=MANY),
+        pytest.param(replace(LINES, tasks=3, replays=0), marks=MANY),
+    ],
+)
+def test_a_group_runs_in_order_one_at_a_time_and_every_task_can_end(config: lines.Config) -> None:
+    print(Lines(config).explore())
+
+
+def _ended_is_over(waiting: Task, condition: str, target: Task | None) -> Verdict:
+    """As if a task that was cancelled in line had had its turn."""
+    in_line = "#" in condition and target is not None and target.ended
+    return Verdict.MET if in_line else assess(waiting, condition, target)
+
+
+LINE_MUTANTS = {
+    "the last is replaced before it knows its place": replace(LINES, replays=0, places_last=False),
+    "the task is read before the end of the line": replace(LINES, tasks=3, cancels=0, replays=0, end_first=False),
+    "who is cancelled in line lets others pass": replace(
+        LINES, tasks=3, deaths=0, replays=0, assess=_ended_is_over
+    ),
+}
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("name", LINE_MUTANTS)
+def test_a_line_without_one_of_its_rules_is_found_broken(name: str) -> None:
+    with pytest.raises(Broken) as found:
+        Lines(LINE_MUTANTS[name]).explore()
+    print(f"{name}: {found.value}")
 
 
 PURGE_MUTANTS = {

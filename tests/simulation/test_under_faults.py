@@ -19,6 +19,7 @@ SEEDS = {
     "worker": (20, 1000),
     "shards": (3, 150),
     "purges": (6, 400),
+    "limits": (4, 400),
     "dispatcher": (4, 400),
 }  # PROVE: the second.
 ON_POSTGRES = (2, 40) if not os.environ.get("PROVE") else (40, STEPS)  # Seeds, and steps of each.
@@ -31,7 +32,7 @@ ONCE_FAILED = [
     ("queue", 3000506),
     *(("shards", seed) for seed in (1001007, 3000327, 3000501)),
 ]
-TWICE = [("queue", 7), ("worker", 3), ("shards", 1), ("purges", 2), ("dispatcher", 1)]
+TWICE = [("queue", 7), ("worker", 3), ("shards", 1), ("purges", 2), ("limits", 1), ("dispatcher", 1)]
 
 
 def cases() -> Iterator[tuple[str, int]]:

@@ -19,8 +19,10 @@ from qo.errors import UsageError
 from qo.telemetry.trace import current_traceparent
 
 _KEYED_IDS = uuid.UUID("6f0d2a52-5f0b-5c1e-9a55-6f1b0c2d7e11")  # The name space of ids derived from keys.
-_TASK_TYPE_LEN_MAX = 200
-_TEXT_LEN_MAX = 1_000  # Of names and keys: they are part of every version of the task.
+TASK_TYPE_LEN_MAX = 200
+COUNT_MAX = 1_000_000  # Of retries, reschedules and deliveries.
+TIMEOUT_S_MIN = 0.001
+TEXT_LEN_MAX = 1_000  # Of names and keys: they are part of every version of the task.
 DELAY_S_MAX = 10 * 366 * 86_400.0
 
 
@@ -145,14 +147,14 @@ def _check(task_type: str, options: Options) -> None:
     _one_of("expires_at", options.expires_at, "expires_in_s", options.expires_in_s)
     check_number("delay_s", options.delay_s, 0, DELAY_S_MAX)
     check_number("expires_in_s", options.expires_in_s, 0, DELAY_S_MAX)
-    check_number("timeout_s", options.timeout_s, 0.001, DELAY_S_MAX)
+    check_number("timeout_s", options.timeout_s, TIMEOUT_S_MIN, DELAY_S_MAX)
     _check_whole("max_retries", options.max_retries)
-    _check_range("max_retries", options.max_retries, 0, 1_000_000)
+    _check_range("max_retries", options.max_retries, 0, COUNT_MAX)
     if options.max_reschedules is not None:
         _check_whole("max_reschedules", options.max_reschedules)
-        _check_range("max_reschedules", options.max_reschedules, 0, 1_000_000)
+        _check_range("max_reschedules", options.max_reschedules, 0, COUNT_MAX)
     _check_whole("max_deliveries", options.max_deliveries)
-    _check_range("max_deliveries", options.max_deliveries, 1, 1_000_000)
+    _check_range("max_deliveries", options.max_deliveries, 1, COUNT_MAX)
     _check_whole("priority", options.priority)
     _check_range("priority", options.priority, 0, PRIORITY_MAX)
     _check_instant("at", options.at)
@@ -163,7 +165,7 @@ def _check(task_type: str, options: Options) -> None:
     if options.unique is not None:
         _check_kind("unique", options.unique, Unique)
         uniqueness.validate(options.unique)
-        check_number("for_s", options.unique.for_s, 0.001, DELAY_S_MAX)
+        check_number("for_s", options.unique.for_s, TIMEOUT_S_MIN, DELAY_S_MAX)
         if options.key is not None:
             raise UsageError(
                 "give a key or unique, not both: a key always names the same task (Unique has its own key)"
@@ -188,16 +190,16 @@ def _check_dependencies(options: Options) -> None:
 
 def _check_name(name: str, value: str | None) -> None:
     check_text(name, value)
-    if value is not None and len(value) > _TEXT_LEN_MAX:
-        raise UsageError(f"{name} has {len(value):,} characters: use at most {_TEXT_LEN_MAX:,}, a hash of it say")
+    if value is not None and len(value) > TEXT_LEN_MAX:
+        raise UsageError(f"{name} has {len(value):,} characters: use at most {TEXT_LEN_MAX:,}, a hash of it say")
 
 
 def check_task_type(task_type: Any, name: str = "task_type") -> None:
     """Raise UsageError unless this can be a task's type."""
-    if isinstance(task_type, str) and 0 < len(task_type) <= _TASK_TYPE_LEN_MAX and task_type.isprintable():
+    if isinstance(task_type, str) and 0 < len(task_type) <= TASK_TYPE_LEN_MAX and task_type.isprintable():
         return
     raise UsageError(
-        f"{name}: a task type is 1 to {_TASK_TYPE_LEN_MAX} printable characters, not {_describe(task_type)}"
+        f"{name}: a task type is 1 to {TASK_TYPE_LEN_MAX} printable characters, not {_describe(task_type)}"
     )
 
 

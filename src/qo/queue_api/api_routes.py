@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from qo.api.contract.body import Problem
 from qo.queue.queue import Queue
-from qo.queue_api import task_changes, task_reading
+from qo.queue_api import task_changes, task_reading, task_schema
 from qo.queue_api.api_rights import RIGHTS, names_of
 from qo.queue_api.guard import Guard, Rates, WaitShares
 from qo.queue_api.operation import JSON, Call, Operation
@@ -115,7 +115,7 @@ def describe(prefix: str = "/v1") -> dict[str, Any]:
         "components": {
             "schemas": {
                 **schemas(),
-                "NewTask": task_changes.NEW_TASK,
+                "NewTask": task_schema.NEW_TASK,
                 Problem.__name__: Problem.model_json_schema(),
             },
             "securitySchemes": {

@@ -11,20 +11,18 @@ from typing import Any, cast
 from starlette.responses import Response
 
 from qo.asgi.error_responses import classify
-from qo.core.task import PRIORITY_MAX, OnDependencyFailure, Task
+from qo.core.task import Task
 from qo.errors import QoError, UsageError
 from qo.queue.options import NewTask
 from qo.queue.submissions import BadTasks, submit_each
 from qo.queue.submitter import Submission
-from qo.queue.task_document import NAMES, OPTION_NAMES, read_document
+from qo.queue.task_document import read_document
 from qo.queue_api.operation import Call, Operation, Parameter, text_of
 from qo.queue_api.task_answer import etag_of, json_response, show
 from qo.queue_api.task_reading import TASK, TASK_ID
+from qo.queue_api.task_schema import CANCEL, MANY, NEW, REASON_CHARS_MAX, RESULTS, TASKS_MAX
 
 log = logging.getLogger(__name__)
-
-TASKS_MAX = 1_000  # In one request.
-REASON_CHARS_MAX = 1_000
 
 
 async def submit_task(call: Call) -> Response:
@@ -137,75 +135,6 @@ async def _operate(call: Call, action: str, change: Callable[[str], Awaitable[Ta
     return json_response(show(task), headers={"ETag": etag_of(task)})
 
 
-_DURATION = {"type": ["number", "string"], "description": "Seconds, or a text such as 1h30m."}
-_INSTANT = {"type": "string", "format": "date-time"}
-_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
-    "type": {"type": "string", "minLength": 1, "maxLength": 200, "description": "Which handler runs it."},
-    "input": {"description": "Any JSON value."},
-    "at": _INSTANT,
-    "delay": _DURATION,
-    "expires_at": _INSTANT,
-    "expires_in": _DURATION,
-    "key": {"type": "string", "minLength": 1},
-    "key_scope": {"type": "string"},
-    "timeout": _DURATION,
-    "retries": {"type": "integer", "minimum": 0},
-    "max_reschedules": {"type": "integer", "minimum": 0},
-    "on_failure": {"type": "string", "description": "The type of a task that is submitted if this one fails."},
-    "max_deliveries": {"type": "integer", "minimum": 1},
-    "priority": {"type": "integer", "minimum": 0, "maximum": PRIORITY_MAX},
-    "depends_on": {
-        "type": "array",
-        "items": {"type": "string", "format": "uuid"},
-        "description": "Tasks that must have completed before it starts.",
-    },
-    "on_dependency_failure": {"type": "string", "enum": [str(each) for each in OnDependencyFailure]},
-    "group": {"type": "string", "minLength": 1, "description": "Tasks of one group run one at a time, in order."},
-    "unique": {
-        "type": "string",
-        "minLength": 1,
-        "description": "Not while a task of this type and key is active.",
-    },
-    "unique_for": _DURATION,
-    "retry_initial_ms": {"type": "integer", "minimum": 0},
-    "retry_max_ms": {"type": "integer", "minimum": 0},
-    "retry_multiplier": {"type": "number", "minimum": 0},
-    "retry_jitter": {"type": "number", "minimum": 0},
-}
-NEW_TASK: Mapping[str, Any] = {
-    "type": "object",
-    "required": ["type"],
-    "additionalProperties": False,
-    "properties": {name: _SCHEMAS.get(name, {}) for name in ("type", "input", *OPTION_NAMES)},
-}
-assert set(NEW_TASK["properties"]) == NAMES
-_NEW = {"$ref": "#/components/schemas/NewTask"}
-_MANY = {
-    "type": "object",
-    "required": ["tasks"],
-    "properties": {"tasks": {"type": "array", "items": _NEW, "minItems": 1, "maxItems": TASKS_MAX}},
-}
-_RESULT = {
-    "type": "object",
-    "properties": {
-        "task": TASK,
-        "created": {"type": "boolean", "description": "False: its key named this task before."},
-        "error": {
-            "type": "object",
-            "required": ["status", "code", "error"],
-            "properties": {
-                "status": {"type": "integer"},
-                "code": {"type": "string"},
-                "error": {"type": "string"},
-            },
-        },
-    },
-}
-_RESULTS = {
-    "type": "object",
-    "required": ["results"],
-    "properties": {"results": {"type": "array", "items": _RESULT}},
-}
 _KEY = Parameter("Idempotency-Key", "header", text_of, {"type": "string"}, "The same key names the same task.")
 
 
@@ -230,7 +159,7 @@ OPERATIONS = (
         "/tasks",
         submit_task,
         (_KEY,),
-        body=_NEW,
+        body=NEW,
         answers={201: ("The new task.", TASK), 200: ("The task that the key named before.", TASK)},
         problems=(409,),
     ),
@@ -239,10 +168,10 @@ OPERATIONS = (
         "/tasks/batch",
         submit_tasks,
         (_KEY,),
-        body=_MANY,
-        answers={200: ("What became of each.", _RESULTS)},
+        body=MANY,
+        answers={200: ("What became of each.", RESULTS)},
     ),
-    _action("cancel", cancel_task, {"type": "object", "properties": {"reason": {"type": "string"}}}),
+    _action("cancel", cancel_task, CANCEL),
     _action("replay", replay_task),
     _action("archive", archive_task),
     _action("unarchive", unarchive_task),

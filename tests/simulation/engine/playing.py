@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from simulation.engine import dispatcher, machines, purges, queue, shards, worker
+from simulation.engine import dispatcher, limits, machines, purges, queue, shards, worker
 from simulation.engine.faults import Faults
 from support.servers.postgres import PostgresServer
 
@@ -21,6 +21,7 @@ PARTS: dict[str, Callable[[Faults], None]] = {
     "worker": partial(_in_virtual_time, worker.simulate),
     "shards": partial(_in_virtual_time, shards.simulate),
     "purges": partial(_in_virtual_time, purges.simulate),
+    "limits": partial(_in_virtual_time, limits.simulate),
     "dispatcher": dispatcher.simulate,
 }
 

@@ -71,8 +71,13 @@ class SharedLimit:
         return min(self._renew_at, self._ask_at if self._is_lacking else float("inf"))
 
     def wish(self, worker_id: str) -> Wish:
-        """Return what to ask for now: permits for all slots while tasks lack them, else for what is in use."""
+        """Return what to ask for now: permits for all slots while tasks lack them, else for what is in use.
+
+        Until the answer comes, a task is admitted only in the place of one that has ended: the register reserves what
+        is in use now, and may give the rest to others.
+        """
         now = self._monotonic()
+        self._permits = min(self._permits, self.in_use)
         starts = self.limit.batch if self._is_lacking else 0
         if self._is_lacking and now < self._starts_until:
             starts = max(0, starts - self._starts)
