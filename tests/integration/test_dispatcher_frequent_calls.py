@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from qo.dispatcher.state.database import State
 from support.dispatcher.listeners import Served, served
 from support.dispatcher.pipeline_tasks import feed, route_all, tasks_of, woken
 from support.dispatcher.pipelines import dag, deployed, job, live, source
+from support.stores.queues import until
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"))
 CLAIM, BEAT, COMPLETE = "/internal/task-claim", "/v1/task/heartbeat", "/v1/task/complete"
@@ -136,3 +138,18 @@ async def test_a_stranger_verifies_a_capability_with_the_keys_that_are_served(
     public = jwt.PyJWKSet.from_dict(answer.json())[jwt.get_unverified_header(held["token"])["kid"]]
     claims = jwt.decode(held["token"], public, algorithms=["ES256"], audience="qo.task", issuer="qo")
     assert (claims["task_id"], claims["org_id"]) == (asked["task_id"], "default")
+
+
+async def test_the_threads_of_frequent_calls_end_with_the_listener(state: State, tmp_path: Path) -> None:
+    def threads() -> set[threading.Thread]:
+        return {each for each in threading.enumerate() if each.name.startswith("qo-frequent")}
+
+    before = threads()
+    async with served(state, tmp_path) as dispatcher:
+        await posted(dispatcher, CLAIM, {}, PLAIN)
+        assert threads() - before
+
+    async def have_ended() -> bool:
+        return not threads() - before
+
+    await until(have_ended)

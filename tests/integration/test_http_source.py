@@ -133,12 +133,30 @@ async def test_one_url_that_fails_does_not_hold_the_others_up_and_a_source_that_
     watched = Watched(state, urls=[f"{site.url}/plain.csv", f"{site.url}/a.csv"])
     async with watched.watchers:
         assert await watched.poll() == 1
+        [shown] = (await watched.emitter.sources("http")).sources
+        assert (shown.last_error or "").startswith("1 of 2 files could not be looked at: "), "not only logged"
+        site.pages["/a.csv"] = ('"2"', b"")
+        assert await watched.poll() == 1
+        [shown] = (await watched.emitter.sources("http")).sources
+        assert "1 of 2 files" in (shown.last_error or ""), "also when others are news"
         site.pages["/a.csv"] = ("", b"")
         watched.seconds += 31
         [failure] = (await watched.watchers.poll()).failures
     assert "has neither ETag nor Last-Modified" in failure
     [shown] = (await watched.emitter.sources("http")).sources
     assert "has neither ETag nor Last-Modified" in (shown.last_error or "")
+
+
+async def test_the_error_goes_when_all_can_be_looked_at_again(state: State, site: Site) -> None:
+    site.pages = {"/a.csv": ('"1"', b""), "/b.csv": ("", b"")}
+    watched = Watched(state, urls=[f"{site.url}/a.csv", f"{site.url}/b.csv"])
+    async with watched.watchers:
+        await watched.poll()
+        site.pages["/b.csv"] = ('"1"', b"")
+        assert await watched.poll() == 1
+        await watched.poll()
+    [shown] = (await watched.emitter.sources("http")).sources
+    assert shown.last_error is None
 
 
 @pytest.mark.parametrize("body", [b"[1]", b"[", b"ftp://example.com/a", b"\xff"])

@@ -10,6 +10,7 @@ from qo.spark.engine.error_translation import full_text
 from qo.spark.io.files import FileProblem, Format, ProblemKind, files_for, find_file_problem, format_of
 from qo.spark.io.native import LocalFiles
 from qo.spark.io.parquet_source import BadFile
+from qo.spark.operators import missing_files
 
 pytestmark = pytest.mark.fast  # Texts only: no session is needed.
 
@@ -33,6 +34,12 @@ def test_only_places_that_can_be_read_are_accepted() -> None:
     assert isinstance(files_for(Settings(), "file:/data"), LocalFiles)
     with pytest.raises(UsageError, match="neither file: nor s3://"):
         files_for(Settings(), "hdfs://host/data")
+
+
+def test_spellings_of_one_file_are_the_same() -> None:
+    spellings = ("file:/d/a b.csv", "file:///d/a%20b.csv", "file:////d//a b.csv", "/d/a b.csv")
+    assert {missing_files._normalise(each) for each in spellings} == {"/d/a b.csv"}
+    assert missing_files._normalise("s3a://b/a") == missing_files._normalise("s3://b//a")
 
 
 FRAME = "\tat org.apache.parquet.hadoop.ParquetFileReader.readFooter(ParquetFileReader.java:580)"

@@ -45,6 +45,7 @@ class Place(Protocol):
     """Somewhere files arrive."""
 
     settles: bool  # Whether a file can be seen half-written, so that it counts once it was seen twice unchanged.
+    problem: str | None  # What could not be seen at the last look, although the rest could.
 
     def files(self) -> AsyncIterator[list[File]]:
         """All files in pages, in no particular order. Raises NotFound if the place does not exist."""
@@ -54,6 +55,8 @@ class Place(Protocol):
 
 
 class DirectoryPlace:
+    problem: str | None = None  # A directory is listed whole, or not at all.
+
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._links = 0  # That were warned of.

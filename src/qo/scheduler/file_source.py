@@ -157,9 +157,14 @@ class Watchers:
         watcher = await self._open(source)
         if self._ambient.monotonic() < watcher.due_at:
             return 0
+        edition, memory = source.editions[0], watcher.last_memory
         try:
             count = await watcher.poll(self._emitter, source)
-            if (edition := source.editions[0]) in self._errors:
+            if watcher.last_memory is not memory:
+                self._errors.pop(edition, None)  # To remember what was seen clears the error.
+            if watcher.place.problem is not None:
+                await self._report(edition, watcher.place.problem[:ERROR_MAX])
+            elif edition in self._errors:
                 await self._emitter.remember(edition, watcher.sightings.memory())
                 del self._errors[edition]
             return count

@@ -52,6 +52,7 @@ class UrlFiles:
         self._index_url = index_url
         self._index_etag: str | None = None
         self._files: dict[str, File] = {}  # By URL.
+        self.problem: str | None = None
 
     async def files(self) -> AsyncIterator[list[File]]:
         """Raises Unavailable if the index, or every one of several files, cannot be asked for."""
@@ -77,6 +78,8 @@ class UrlFiles:
                 self._files[url] = result
         if failures and len(failures) == len(self._urls):
             raise failures[0]
+        of_all = f"{len(failures)} of {len(self._urls)} files could not be looked at"
+        self.problem = f"{of_all}: {failures[0]}" if failures else None
         yield [self._files[url] for url in self._urls if url in self._files]
 
     async def close(self) -> None:

@@ -33,7 +33,7 @@ from qo.core.words import plural
 from qo.dispatcher.auth.local_tokens import LocalTokens
 from qo.dispatcher.auth.signing_keys import KeyRing
 from qo.dispatcher.http.app_context import Context
-from qo.dispatcher.http.apps import internal_app
+from qo.dispatcher.http.apps import close_app, internal_app
 from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.service import Dispatcher
 from qo.dispatcher.sources import emission
@@ -168,12 +168,16 @@ class Pipelines:
         """
         __tracebackhide__ = True
         before = {ran.id: ran for ran in self._tasks()}
-        transport = httpx.ASGITransport(internal_app(self._context), raise_app_exceptions=False)
-        async with DispatcherClient("http://qo", WORKER_TOKEN, transport=transport) as client:
-            app = App()
-            runner = Agent(client, _NoHeartbeats(), PythonExecutor(), BlockingFiles(), self._secrets)
-            app.task(WAKE, timeout_s=None)(runner.wake)
-            await self._work(app)
+        internal = internal_app(self._context)
+        transport = httpx.ASGITransport(internal, raise_app_exceptions=False)
+        try:
+            async with DispatcherClient("http://qo", WORKER_TOKEN, transport=transport) as client:
+                app = App()
+                runner = Agent(client, _NoHeartbeats(), PythonExecutor(), BlockingFiles(), self._secrets)
+                app.task(WAKE, timeout_s=None)(runner.wake)
+                await self._work(app)
+        finally:
+            close_app(internal)
         now = [ran for ran in self._tasks() if before.get(ran.id) != ran]
         drained = PipelinesDrained(
             tuple(ran for ran in now if ran.status != PENDING),

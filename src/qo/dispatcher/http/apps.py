@@ -63,6 +63,11 @@ def internal_app(context: Context) -> Starlette:
     return app
 
 
+def close_app(internal: Starlette) -> None:
+    """End the threads of an internal application that answers no more requests."""
+    internal.state.frequent_calls_executor.shutdown(wait=False, cancel_futures=True)
+
+
 @cache
 def public_openapi() -> dict[str, Any]:
     description = "Deploy pipelines, run them, and see what became of them."

@@ -11,7 +11,7 @@ from qo.asgi.listener import bind, build_server, url_of
 from qo.asgi.protocol import choose_protocol
 from qo.config.dispatcher import DispatcherSettings
 from qo.dispatcher.http.app_context import Context
-from qo.dispatcher.http.apps import internal_app, public_app
+from qo.dispatcher.http.apps import close_app, internal_app, public_app
 from qo.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -42,10 +42,10 @@ async def serve(
         public_socket.close()
         raise
     addresses = Addresses(url_of(public_socket), url_of(internal_socket))
-    protocol = choose_protocol(settings.coalesce_writes)
+    protocol, internal = choose_protocol(settings.coalesce_writes), internal_app(context)
     listeners = (
         (build_server(public_app(context), protocol), public_socket),
-        (build_server(internal_app(context), protocol), internal_socket),
+        (build_server(internal, protocol), internal_socket),
     )
     for server, bound in listeners:
         await server.startup([bound])
@@ -56,3 +56,4 @@ async def serve(
     for end_waits in context.on_stop:
         await end_waits()
     await asyncio.gather(*(server.shutdown([bound]) for server, bound in listeners))
+    close_app(internal)

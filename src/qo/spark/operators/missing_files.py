@@ -6,6 +6,7 @@ that were committed before, by whichever version of the job; the result and the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote
@@ -141,4 +142,5 @@ def _missing_objects(context: Context, objects: Sequence[str]) -> list[str]:
 
 
 def _normalise(uri: str) -> str:
-    return unquote(uri.removeprefix("file:").replace("s3a://", "s3://", 1)).replace("//", "/")
+    """Return a text that is the same for all spellings of one file, as file:/x and file:///x."""
+    return re.sub("/+", "/", unquote(uri.removeprefix("file:").replace("s3a://", "s3://", 1)))
