@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from qo.errors import UsageError
 from qo.queue import limit_registers
 from qo.queue.options import NewTask
 from qo.queue.queue import Queue
+from qo.queue.sealer import KeyRing, Sealer
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
 from qo.worker.api.app import App
@@ -175,6 +177,82 @@ async def test_a_worker_whose_share_ran_out_starts_nothing_more() -> None:
     await asyncio.sleep(shared_limits.TTL_S - shared_limits.MARGIN_S)
     assert shared.room() == 0
     assert gate.peak == 0
+
+
+class KeyedGate:
+    """An app whose handlers count how many run at a time, by customer."""
+
+    def __init__(self, **limit: Any) -> None:
+        self.running, self.peaks, self.order = Counter[str](), Counter[str](), list[str]()
+        self.app = App()
+
+        @self.app.task("limited", limit=Limit(by="input.customer", **limit))
+        async def limited(input: Any) -> None:
+            customer = str(input.get("customer"))
+            self.order.append(customer)
+            self.running[customer] += 1
+            self.peaks[customer] = max(self.peaks[customer], self.running[customer])
+            await asyncio.sleep(0.2)
+            self.running[customer] -= 1
+
+
+@in_virtual_time
+async def test_a_limit_by_key_holds_for_each_key_and_no_key_holds_up_another() -> None:
+    queue, gate = virtual_queue(), KeyedGate(concurrency=2)
+    await queue.submit_many([NewTask("limited", {"customer": "a"}) for _ in range(60)])
+    others = [NewTask("limited", {"customer": each}) for each in "bcd" for _ in range(4)]
+    await queue.submit_many([*others, *(NewTask("limited", {"n": n}) for n in range(4))])
+    workers = [Worker(queue, gate.app, config(worker_id=f"w{n}", stop_when_empty=True)) for n in range(3)]
+    began = asyncio.get_running_loop().time()
+    await asyncio.gather(*(worker.run() for worker in workers))
+    assert len(gate.order) == 76
+    assert max(gate.peaks.values()) <= 2
+    assert gate.peaks["a"] == 2, "and it is used"
+    assert {*gate.order[:24]} == {"a", "b", "c", "d", "None"}, "sixty of one customer keep nobody waiting"
+    assert asyncio.get_running_loop().time() - began < 60 / 2 * 0.2 * 3
+    assert all(register.shares == {} for register in await limit_registers.read_all(queue))
+
+
+async def test_a_limit_by_key_works_on_every_store(queue: Queue) -> None:
+    gate = KeyedGate(concurrency=1)
+    await queue.submit_many([NewTask("limited", {"customer": n % 3}) for n in range(9)])
+    async with working(another(queue), gate.app, worker_id="a"):
+        await drain(queue, gate.app, worker_id="b")
+    assert (len(gate.order), max(gate.peaks.values())) == (9, 1)
+
+
+@in_virtual_time
+async def test_keys_that_nobody_uses_cost_nothing_and_are_forgotten() -> None:
+    queue, gate = virtual_queue(), KeyedGate(concurrency=2)
+    keyed = shared_limits.KeyedLimit(Limit(name="l", by="input.customer", concurrency=1), queue, 4)
+    for n in range(shared_limits.KEYS_MAX + 5):
+        keyed.share_of(str(n))
+    assert keyed.active() == []
+    assert keyed._by_key == {}
+    asked: list[str] = []
+    get = queue.store.get
+
+    async def counting(key: str, **options: Any) -> Any:
+        asked.extend([key] if key.startswith(keys.LIMITS) else [])
+        return await get(key, **options)
+
+    queue.store.get = counting
+    async with working(queue, gate.app):
+        await queue.submit_many([NewTask("limited", {"customer": n}) for n in range(5)])
+        await asyncio.sleep(60)
+        used = len(asked)
+        assert used >= 5
+        await asyncio.sleep(300)
+        assert len(asked) == used
+
+
+async def test_keys_of_limits_are_not_readable_in_an_encrypted_queue(queue: Queue) -> None:
+    gate = KeyedGate(concurrency=2)
+    sealed = another(queue, sealer=Sealer(KeyRing({"k1": bytes(32)})))
+    await sealed.submit("limited", {"customer": "the patient's name"})
+    assert (await drain(sealed, gate.app)).completed == 1
+    (register,) = await limit_registers.read_all(queue)
+    assert "patient" not in register.name
 
 
 async def test_two_limits_of_one_name_must_be_the_same(queue: Queue) -> None:

@@ -118,7 +118,19 @@ def test_limits_are_read_from_text(text: str, expected: tuple[int | None, int | 
     assert (limit.concurrency, limit.starts, limit.per_s) == expected
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "10/x", "1/s 2/s", "3 4", "many"])
+@pytest.mark.parametrize(
+    ("input", "key"),
+    [({"a": {"b": 7}}, "7"), ({"a": {"b": "7"}}, '"7"'), ({"a": {"b": None}}, "null"), ({"a": 1}, ""), (None, "")],
+)
+def test_a_key_tells_values_apart_and_a_missing_member_is_a_key_of_its_own(input: object, key: str):
+    limit = parse_limit("t", "2 by input.a.b")
+    assert (limit.concurrency, limit.by, limit.key_in(input)) == (2, "input.a.b", key)
+    assert limit.for_key(key) == Limit(name=f"t[{key}]", concurrency=2)
+
+
+@pytest.mark.parametrize(
+    "text", ["2 by", "2 by customer", "by input.a", "", "0", "-1", "10/x", "1/s 2/s", "3 4", "many"]
+)
 def test_a_bad_limit_is_explained(text: str):
     with pytest.raises(UsageError, match="limit"):
         parse_limit("t", text)

@@ -93,7 +93,8 @@ class WorkerSettings:
         (),
         "QO_LIMITS",
         kind=kinds.PAIRS,
-        help="By limit or type, how many tasks all workers together run at a time or start: as 10, 100/m or 10 100/m.",
+        help="By limit or type, how many tasks all workers together run at a time or start: as 10, 100/m, 10 100/m, or "
+        "2 by input.customer.",
     )
     no_monitor: bool = setting(
         False, "QO_NO_MONITOR", kind=kinds.FLAG, help="Run the worker without the monitor inside it."

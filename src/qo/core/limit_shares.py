@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from qo.core import wire
 from qo.core.struct_preload import preload
 from qo.core.task import Instant
 from qo.errors import UsageError
@@ -22,6 +23,7 @@ from qo.errors import UsageError
 # A share that would last for longer is a mistake, of a clock say: it must not take permits away for good.
 SHARE_S_MAX = 900.0
 
+_MEMBER = "input."
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _RATE = re.compile(r"([1-9][0-9]{0,6})/(s|m|h|d)\Z").match
 _COUNT = re.compile(r"[1-9][0-9]{0,6}\Z").match
@@ -29,12 +31,16 @@ _COUNT = re.compile(r"[1-9][0-9]{0,6}\Z").match
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """At most ``concurrency`` tasks at a time and ``starts`` per ``per_s`` seconds, over all workers."""
+    """At most ``concurrency`` tasks at a time and ``starts`` per ``per_s`` seconds, over all workers.
+
+    With ``by``, such as "input.customer", that is so for each value of this member of the input by itself.
+    """
 
     name: str = ""  # Task types with the same name share the limit. Empty: that of the task type.
     concurrency: int | None = None
     starts: int | None = None
     per_s: float = 1.0
+    by: str | None = None
 
     def __post_init__(self) -> None:
         if self.concurrency is None and self.starts is None:
@@ -50,6 +56,25 @@ class Limit:
                 f"the rate of the limit {self.name or 'of a task type'} must be per so many seconds, not {self.per_s}"
             )
 
+        if self.by is not None and not self.by.startswith(_MEMBER):
+            raise UsageError(
+                f"the limit {self.name or 'of a task type'} is by a member of the input such as input.customer, not "
+                f"by {self.by!r}"
+            )
+
+    def for_key(self, key: str) -> Limit:
+        """Return the limit of one key."""
+        return replace(self, name=f"{self.name}[{key}]", by=None)
+
+    def key_in(self, input: Any) -> str:
+        """Return the key of a task with this input, as a text; "" if it lacks the member. For limits with ``by``."""
+        value = input
+        for name in (self.by or "").split(".")[1:]:
+            if not isinstance(value, dict) or name not in value:
+                return ""
+            value = cast("dict[str, Any]", value)[name]
+        return wire.encode(value).decode()
+
     @property
     def gap_s(self) -> float:
         """The time between two starts, on average."""
@@ -62,9 +87,10 @@ class Limit:
 
 
 def parse_limit(name: str, text: str) -> Limit:
-    """Read a limit such as "10", "100/m" or "10 100/m". Raises UsageError."""
+    """Read a limit such as "10", "100/m", "10 100/m" or "2 by input.customer". Raises UsageError."""
     concurrency, starts, per_s = None, None, 1.0
-    for word in text.split():
+    amounts, separator, by = text.partition(" by ")
+    for word in amounts.split():
         if (rate := _RATE(word)) is not None and starts is None:
             starts, per_s = int(rate[1]), _UNITS[rate[2]]
         elif _COUNT(word) is not None and concurrency is None:
@@ -72,9 +98,10 @@ def parse_limit(name: str, text: str) -> Limit:
         else:
             raise UsageError(
                 f"the limit of {name!r} is a number of tasks at a time, a rate, or both: "
-                f'"10", "100/m" or "10 100/m", not {text!r}'
+                f'"10", "100/m", "10 100/m" or "2 by input.customer", not {text!r}'
             )
-    return Limit(name=name, concurrency=concurrency, starts=starts, per_s=per_s)
+    key = by.strip() if separator else None
+    return Limit(name=name, concurrency=concurrency, starts=starts, per_s=per_s, by=key)
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):

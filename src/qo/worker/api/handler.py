@@ -66,6 +66,7 @@ class Handler:
     layers: tuple[Layer, ...] = ()
     batch: int | None = None  # The most tasks that one call takes; None: one, and not in a list.
     batch_wait_s: float = BATCH_WAIT_S  # How long a task waits for others to be called with.
+    limit_key: str | None = None  # Of the task that it is for, if its type has a limit for each key.
 
     @property
     def held_max(self) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qo.core.limit_shares import Limit
 from qo.errors import UsageError
@@ -19,7 +19,7 @@ from qo.worker.layers import ServiceOptions, default_layers, make_limits
 from qo.worker.layers.stack import Service, stack
 from qo.worker.loop.admission import Admission
 from qo.worker.loop.outcome import Acked, Outcome
-from qo.worker.loop.shared_limits import SharedLimit, SharedLimits
+from qo.worker.loop.shared_limits import KeyedLimit, SharedLimit, SharedLimits
 
 log = logging.getLogger(__name__)
 
@@ -80,13 +80,19 @@ def share_limits(
     app: App, queue: Queue, config: WorkerConfig, admission: Admission, on_room: Callable[[], None]
 ) -> SharedLimits:
     """Have the limits checked that hold over all workers. Types with the same name share one."""
-    shared: dict[str, SharedLimit] = {}
+    shared: dict[str, SharedLimit | KeyedLimit] = {}
     for task_type, limit in limits_by_type(app, config.shared_limits).items():
-        first = shared.setdefault(limit.name, SharedLimit(limit, queue.ambient.monotonic, config.concurrency))
+        if limit.by is None:
+            gate = SharedLimit(limit, queue.ambient.monotonic, config.concurrency)
+        else:
+            gate = KeyedLimit(limit, queue, config.concurrency)
+        first = shared.setdefault(limit.name, gate)
         if first.limit != limit:
             raise UsageError(f"the limit {limit.name!r} is given twice, and differently")
         admission.share_limit(task_type, first)
-    return SharedLimits(queue, config.worker_id, list(shared.values()), on_room)
+    plain = [each for each in shared.values() if isinstance(each, SharedLimit)]
+    keyed = [each for each in shared.values() if isinstance(each, KeyedLimit)]
+    return SharedLimits(queue, config.worker_id, plain, on_room, keyed)
 
 
 def limits_by_type(app: App, configured: Mapping[str, Limit]) -> dict[str, Limit]:
@@ -94,7 +100,7 @@ def limits_by_type(app: App, configured: Mapping[str, Limit]) -> dict[str, Limit
     UsageError for a type whose limit has a name: one type alone would leave what it shares with others."""
     own = {handler.task_type: handler.limit for handler in app.handlers if handler.limit is not None}
     names = {limit.name for limit in own.values()}
-    by_type = {task_type: configured.get(limit.name, limit) for task_type, limit in own.items()}
+    by_type = {task_type: _configured(limit, configured) for task_type, limit in own.items()}
     for name, limit in configured.items():
         if name in names:
             continue
@@ -106,3 +112,9 @@ def limits_by_type(app: App, configured: Mapping[str, Limit]) -> dict[str, Limit
             log.warning("worker.limits names %r, and this worker has no such type and no such limit", name)
         by_type[name] = limit
     return by_type
+
+
+def _configured(limit: Limit, configured: Mapping[str, Limit]) -> Limit:
+    """Return a limit with the numbers of the configuration, if it names it. What it is by stays, unless it says so."""
+    numbers = configured.get(limit.name)
+    return limit if numbers is None else replace(numbers, by=numbers.by or limit.by)

@@ -271,10 +271,11 @@ class Mailbox:
             self._type_filter.warn_unreadable(task)
             self._feed.defer(due, UNREADABLE_AGAIN_AFTER_S)
             return None
-        if self._open and self._type_filter.judge(task.task_type) is Verdict.TAKE:
-            return self._type_filter.handler(task.task_type)
+        group = self._type_filter.group_of(task)
+        if self._open and self._type_filter.judge(group) is Verdict.TAKE:
+            return self._type_filter.handler(group)
         if task.status is Status.PENDING:
-            self._feed.put_back(due, task.task_type)
+            self._feed.put_back(due, group)
         return None
 
     def _clock(self, task: Task, handler: Handler) -> Clock:

@@ -12,8 +12,10 @@ import logging
 from collections.abc import Callable, Sequence
 
 from qo.core.limit_shares import Limit, Wish
+from qo.core.task import Task
 from qo.errors import QoError
 from qo.queue import limit_registers
+from qo.queue.concurrency import gather_cancellable
 from qo.queue.queue import Queue
 from qo.worker.loop.best_effort import best_effort
 
@@ -26,6 +28,9 @@ STARTS_FOR_S = 2.0  # Starts that were taken and not used by then are forfeited.
 STARTS_EVERY_S = 0.5  # Between two asks for starts while there are too few: not each one costs two requests.
 AGAIN_FIRST_S, AGAIN_MAX_S = 0.5, RENEW_S  # After asking for more permits in vain; doubled each time.
 FAILED_AGAIN_S = 1.0
+ASKS_AT_ONCE = 8
+KEYS_MAX = 1_000  # Of one limit, that are remembered although nobody uses them.
+CONCEALED = "keys of limits"  # What they are encrypted for, in the names of registers.
 
 
 class SharedLimit:
@@ -65,6 +70,11 @@ class SharedLimit:
     def count_ended(self, *, started: bool = True) -> None:
         self.in_use -= 1
         self._starts += not started  # It was not needed: another worker had the task, say.
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is lost if it is forgotten: it has no share, and nobody wants one."""
+        return self.in_use == 0 and self.next_ask_at() == float("inf")
 
     def next_ask_at(self) -> float:
         """Return when the share is to be asked for, or renewed."""
@@ -109,17 +119,56 @@ class SharedLimit:
             self._renew_at = self._ask_at
 
 
+class KeyedLimit:
+    """A limit for each value of a member of the input. Those that nobody uses are forgotten."""
+
+    def __init__(self, limit: Limit, queue: Queue, slots: int) -> None:
+        self.limit = limit
+        self._queue = queue
+        self._slots = slots
+        self._by_key: dict[str, SharedLimit] = {}
+        self.on_demand: Callable[[], None] = lambda: None
+
+    def key_of(self, task: Task) -> str:
+        """Return the key of a task. An input that is kept apart counts as one without the member."""
+        payloads = self._queue.payloads
+        key = "" if task.input_ref is not None else self.limit.key_in(payloads.reveal(task).input)
+        return next(iter(payloads.conceal(key, CONCEALED)), key)
+
+    def share_of(self, key: str) -> SharedLimit:
+        if (share := self._by_key.get(key)) is None:
+            share = SharedLimit(self.limit.for_key(key), self._queue.ambient.monotonic, self._slots)
+            share.on_demand = self.on_demand
+            self._by_key[key] = share
+        return share
+
+    def active(self) -> list[SharedLimit]:
+        """Return the limits of the keys that are in use or wanted."""
+        if len(self._by_key) > KEYS_MAX:
+            self._by_key = {key: each for key, each in self._by_key.items() if not each.is_idle}
+        return [each for each in self._by_key.values() if not each.is_idle]
+
+
 class SharedLimits:
     def __init__(
-        self, queue: Queue, worker_id: str, limits: Sequence[SharedLimit], on_room: Callable[[], None]
+        self,
+        queue: Queue,
+        worker_id: str,
+        limits: Sequence[SharedLimit],
+        on_room: Callable[[], None],
+        keyed: Sequence[KeyedLimit] = (),
     ) -> None:
         self._queue = queue
         self._worker_id = worker_id
         self._limits = limits
+        self._keyed = keyed
         self._on_room = on_room
         self._demand = asyncio.Event()
-        for limit in limits:
+        for limit in (*limits, *keyed):
             limit.on_demand = self._demand.set
+
+    def _active(self) -> list[SharedLimit]:
+        return [*self._limits, *(share for each in self._keyed for share in each.active())]
 
     async def run(self) -> None:
         """Ask for shares when they are wanted, and renew them, until cancelled; then give them back. Survives an
@@ -131,12 +180,12 @@ class SharedLimits:
 
     async def _keep_asking(self) -> None:
         monotonic = self._queue.ambient.monotonic
-        while self._limits:
+        while self._limits or self._keyed:
             self._demand.clear()
-            due = [limit for limit in self._limits if limit.next_ask_at() <= monotonic()]
-            for limit in due:
-                await self._ask(limit)
-            rest_s = min(limit.next_ask_at() for limit in self._limits) - monotonic()
+            due = [limit for limit in self._active() if limit.next_ask_at() <= monotonic()]
+            for start in range(0, len(due), ASKS_AT_ONCE):
+                await gather_cancellable(self._ask(limit) for limit in due[start : start + ASKS_AT_ONCE])
+            rest_s = min((limit.next_ask_at() for limit in self._active()), default=float("inf")) - monotonic()
             try:
                 async with asyncio.timeout(max(rest_s, 0.01) if rest_s < float("inf") else None):
                     await self._demand.wait()
@@ -144,7 +193,7 @@ class SharedLimits:
                 continue
 
     async def _leave(self) -> None:
-        for limit in self._limits:
+        for limit in self._active():
             if limit.in_use == 0 and limit.limit.concurrency is not None:
                 wish = Wish(self._worker_id, 0, 0, 0)
                 await limit_registers.ask(self._queue, limit.limit, wish, ttl_s=TTL_S)

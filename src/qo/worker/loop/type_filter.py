@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from qo.ambient import Ambient
 from qo.core.discovery import UnknownTypes, Verdict
@@ -16,6 +17,7 @@ from qo.worker.observe.stats import Stats
 
 log = logging.getLogger(__name__)
 
+SEPARATOR = "\0"  # Between the type and the key of a group; no type contains it.
 UNHANDLED_WARNED_MAX = 100
 UNHANDLED_WARNED_EVERY_S = 600.0  # For as long as such tasks wait.
 UNHANDLED_FOR_S = 1_500.0  # A task of a foreign type is read again every ten minutes; after two misses it is gone.
@@ -41,16 +43,26 @@ class TypeFilter:
         self._seen_at: dict[str, float] = {}  # When a task was last seen, by type without a handler.
         self._warned_at: dict[str, float] = {}  # By what the worker cannot run: a type, or the id of a key.
 
-    def handler(self, task_type: str) -> Handler | None:
-        return self._app.handler(task_type) or self._fallback
+    def group_of(self, task: Task) -> str:
+        """Return the name of the tasks that are judged alike: their type and, if that has a limit for each key, the
+        key."""
+        key = self._admission.limit_key(task)
+        return task.task_type if key is None else f"{task.task_type}{SEPARATOR}{key}"
+
+    def handler(self, group: str) -> Handler | None:
+        """Return the handler of a task type, or of a group of its tasks."""
+        task_type, separator, key = group.partition(SEPARATOR)
+        handler = self._app.handler(task_type) or self._fallback
+        return replace(handler, limit_key=key) if handler is not None and separator else handler
 
     def hook_of(self, task: Task) -> str | None:
         """Return the type of the task that is to follow a final failure of this one, if the app wants one."""
         return self._app.hook_type(task.task_type)
 
-    def judge(self, task_type: str, ahead: int = 0) -> Verdict:
-        """Decide about a task of this type when so many others of it come first."""
-        if (handler := self.handler(task_type)) is None:
+    def judge(self, group: str, ahead: int = 0) -> Verdict:
+        """Decide about a task of this type or group when so many others of it come first."""
+        task_type = group.partition(SEPARATOR)[0]
+        if (handler := self.handler(group)) is None:
             self._note_unhandled(task_type)
             return Verdict.PASS
         if task_type in self._control.paused_types:
