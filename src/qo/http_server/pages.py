@@ -58,7 +58,7 @@ class PageServer:
     ) -> None:
         self._listening = listening
         self._pages = pages
-        self._posts = {} if posts is None else posts  # Its owner may add to it meanwhile.
+        self._posts: Mapping[str, Post] = {} if posts is None else posts  # Its owner may add to it meanwhile.
         self._limits = Limits(idle_s=client_timeout_s, step_s=client_timeout_s, keep_alive=False)
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()

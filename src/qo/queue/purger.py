@@ -192,13 +192,13 @@ class Purger:
     async def _tell_dependents(self, due: list[Candidate], report: PurgeReport) -> list[Candidate]:
         """Return the tasks that may be removed: those without dependents, and those whose dependents know of their end.
         Nobody could tell them afterwards."""
-        told: list[Candidate] = []
+        removable: list[Candidate] = []
         for each in due:
             dependents = flow_of(each.task).dependents
             report.requests += len(dependents)
             if not dependents or await self._queue.followers.release(each.task):
-                told.append(each)
-        return told
+                removable.append(each)
+        return removable
 
     async def _remove_data(
         self,
