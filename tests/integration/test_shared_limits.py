@@ -113,7 +113,7 @@ async def test_a_high_rate_costs_few_requests() -> None:
     meter.get = counting
     await drain(another(queue, store=meter, ambient=queue.ambient), gate.app)
     spent_s = max(gate.starts) - min(gate.starts)
-    assert spent_s < 4
+    assert spent_s < 6
     assert len(asked) < 3 * spent_s / shared_limits.STARTS_EVERY_S
 
 
