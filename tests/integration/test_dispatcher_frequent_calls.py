@@ -146,7 +146,7 @@ async def test_the_threads_of_frequent_calls_end_with_the_listener(state: State,
 
     before = threads()
     async with served(state, tmp_path) as dispatcher:
-        await posted(dispatcher, CLAIM, {}, PLAIN)
+        await posted(dispatcher, CLAIM, {"task_id": "nobody", "worker_id": "w"}, PLAIN)
         assert threads() - before
 
     async def have_ended() -> bool:
