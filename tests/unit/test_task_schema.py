@@ -20,7 +20,19 @@ ID = "a3f1c0de-0000-4000-8000-000000000001"
 NUMBERS = [-1, 0, 0.0005, 0.5, 1, 2, 1.5, PRIORITY_MAX, PRIORITY_MAX + 1, COUNT_MAX, COUNT_MAX + 1]
 LARGE = [INTERVAL_MAX_MS, INTERVAL_MAX_MS + 1, int(DELAY_S_MAX), int(DELAY_S_MAX) + 1, 10**40]
 SPANS = ["90", "1h30m", "1h 30m", " 45s ", "2 m s", "1.5h", "1.h", ".5", "h", "1x", "-1s", "1 0 s", "1_0s", "٣s"]
-TEXTS = ["", "x", "run", "cancel", ID, "x" * TASK_TYPE_LEN_MAX, "x" * TEXT_LEN_MAX, "x" * (TEXT_LEN_MAX + 1), "a\nb", "\x85", "ä"]
+TEXTS = [
+    "",
+    "x",
+    "run",
+    "cancel",
+    ID,
+    "x" * TASK_TYPE_LEN_MAX,
+    "x" * TEXT_LEN_MAX,
+    "x" * (TEXT_LEN_MAX + 1),
+    "a\nb",
+    "\x85",
+    "ä",
+]
 VALUES: list[Any] = [
     *NUMBERS,
     *LARGE,
