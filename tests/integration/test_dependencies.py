@@ -289,7 +289,7 @@ async def test_many_that_end_at_once_tell_their_join_in_few_requests_also_if_one
     claims = [await claimed(queue, task.id) for task in first]
     loads, load = 0, queue.tasks.load
 
-    async def count(task_id: str) -> Any:
+    async def count(task_id: str, *last: Any) -> Any:
         nonlocal loads
         await asyncio.sleep(0)
         if task_id == join.id:
