@@ -112,9 +112,7 @@ def test_each_worker_has_an_id_and_ports_of_its_own() -> None:
         "worker.concurrency": None,
     }
     settings = load(flags, environ={}, cwd=Path("/"))
-    first, second = (
-        " ".join(each) for each in list_commands(["worker", "run", "--app", "a:b"], flags, settings)
-    )
+    first, second = (" ".join(each) for each in list_commands(["worker", "run", "--app", "a:b"], flags, settings))
     assert first.startswith("worker run --app a:b --workers 2 --id ada ")
     assert "--no-load-shed" in first
     assert first.endswith("--workers 1 --http 127.0.0.1:9000 --id ada-1 --push-address 10.0.0.1:9000")

@@ -75,7 +75,7 @@ GROUPS = {
         "config": ("admin.settings", "Show the settings, and where each comes from."),
         "db": ("admin.db", "Upgrade the dispatcher's database, and show its version."),
         "token": ("admin.token", "Create, list and revoke tokens for the dispatcher."),
-        "key": ("admin.key", "Generate a key that encrypts payloads; list and rotate those that sign tokens."),
+        "key": ("admin.key", "Generate keys of payloads; list and rotate keys of tokens."),
         "policy": ("admin.policy", "Print the IAM policy that a role needs."),
         "lifecycle": ("admin.lifecycle", "Print the lifecycle rules that a bucket should have."),
         "collect": ("admin.collect", "Delete files of pipelines that nothing needs any more."),

@@ -31,6 +31,7 @@ from qo.store.memory import MemoryStore
 from qo.store.port import Deletion, ObjectStore
 from qo.testing import virtual
 from qo.worker.api.producer import ProducerHandle
+from qo.worker.loop.shared_limits import SharedLimit
 from simulation.engine.machines import PROCESS
 
 Patch = pytest.MonkeyPatch
@@ -182,6 +183,19 @@ def _purge_blindly(patch: Patch) -> None:
     patch.setattr(task_removal, "_delete", delete)
 
 
+def _permits_while_asking(patch: Patch) -> None:
+    """While a worker asks for its share, it uses all of the old one, which others may be given meanwhile."""
+    wish = SharedLimit.wish
+
+    def keep_permits(self: SharedLimit, worker_id: str) -> Any:
+        permits = self._permits
+        wanted = wish(self, worker_id)
+        self._permits = permits
+        return wanted
+
+    patch.setattr(SharedLimit, "wish", keep_permits)
+
+
 MUTANTS: dict[str, Mutant] = {
     "no-fence": Mutant("worker", _no_fence),
     "no-conditional-write": Mutant("queue", _no_condition),
@@ -195,4 +209,5 @@ MUTANTS: dict[str, Mutant] = {
     "lease-from-answer": Mutant("shards", _lease_from_answer),
     "any-lease-is-free": Mutant("shards", _any_lease_is_free),
     "purge-blindly": Mutant("purges", _purge_blindly),
+    "permits-while-asking": Mutant("limits", _permits_while_asking, first=9),
 }

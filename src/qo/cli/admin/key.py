@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from qo.dispatcher.http.app_context import Context
 
 app = new_app()
-key = new_group(app, "key", "Generate a key that encrypts payloads; list and rotate those that sign tokens.")
+key = new_group(app, "key", "Generate keys of payloads; list and rotate keys of tokens.")
 
 
 @command(key, "generate")
