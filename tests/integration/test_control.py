@@ -10,6 +10,7 @@ import pytest
 
 from qo.ambient import Ambient
 from qo.core import keys, wire
+from qo.core.board import sign_on
 from qo.core.control import ORDERS_KEPT, WHOLE, Desired, Order, Pause, Target, WorkerOrder, orders_for, targets
 from qo.core.pricing import Operation
 from qo.core.task import Status
@@ -74,6 +75,17 @@ async def test_many_cancellations_at_once_all_succeed_and_share_their_writes(que
     cancelled = await asyncio.gather(*(others[n % 3].cancel(task_id) for n, task_id in enumerate(ids)))
     assert all(task.status is Status.RUNNING and task.cancel_requested for task in cancelled)
     assert {*(await control.read(queue.store)).cancels} == {*ids}
+
+
+@pytest.mark.fast
+async def test_an_order_is_announced_although_others_write_on_the_board(clocked_queue: Queue) -> None:
+    await clocked_queue.board.edit(lambda board: sign_on(board, "w-1"))
+    faulty = Faulty(clocked_queue.store)
+    faulty.inject(Fault.CONFLICT, on="put", under=keys.BOARD, times=3)  # More than one edit tries.
+    change = await control.pause(another(clocked_queue, store=faulty))
+    board = await NoticeBoard(clocked_queue.store, clocked_queue.ambient).read()
+    assert board is not None
+    assert board.orders == change.after.token
 
 
 @pytest.mark.fast
