@@ -420,7 +420,7 @@ async def test_relays_that_are_killed_at_any_moment_lose_and_double_nothing(
         for kill_at in (20, 50, 90):
             process = command.start("relay", "--from", application.url, "--lease-s", "1", "--batch", "10")
             try:
-                await until(lambda kill_at=kill_at: _reached(queue, kill_at), within_s=60)
+                await until(lambda kill_at=kill_at: _reached(queue, kill_at), within_s=120)
             finally:
                 process.send_signal(signal.SIGKILL)
                 process.communicate()
