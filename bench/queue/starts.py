@@ -35,6 +35,8 @@ class Mode:
 MODES = (
     Mode("poll", 30, 3.0, {}),
     Mode("push", 200, 0.3, {"QO_PUSH": "1", "QO_PUSH_TOKEN": TOKEN}, 50.0),
+    Mode("direct", 200, 0.3, {"QO_DISPATCH": "direct", "QO_PUSH": "1", "QO_PUSH_TOKEN": TOKEN}, 50.0),
+    Mode("direct_without_push", 30, 3.0, {"QO_DISPATCH": "direct"}),
 )
 
 

@@ -46,8 +46,9 @@ class EmbeddedGround(Ground):
         return {}
 
     @asynccontextmanager
-    async def queue(self, *, direct: bool = False) -> AsyncIterator[Queue]:
-        async with qo.connect(f"local:{self._home}") as queue:
+    async def queue(self, *, direct: bool = False, routed: bool = False) -> AsyncIterator[Queue]:
+        dispatch = {"queue.dispatch": "direct" if routed else "shared"}
+        async with qo.connect(f"local:{self._home}", **dispatch) as queue:
             yield queue
 
     async def read_queue(self) -> Histories:

@@ -28,6 +28,7 @@ from support.spark import session
 from support.spark.sites import family_of
 
 QUEUE_WORKERS, PYTHON_WORKERS, SPARK_WORKERS = ("w1", "w2", "w3"), ("p1", "p2"), ("s1", "s2")
+INBOX_WORKERS = ("w1", "w2")  # Half of the tasks are put into their inboxes.
 WORKERS = (*QUEUE_WORKERS, *PYTHON_WORKERS, *SPARK_WORKERS)
 RUNTIMES = ("python", "spark")
 SETTINGS = {
@@ -78,8 +79,9 @@ class Ground(ABC):
         """What leads the dispatcher to its state."""
 
     @abstractmethod
-    def queue(self, *, direct: bool = False) -> AbstractAsyncContextManager[Queue]:
-        """The queue of the workers, by the way that they take, or beside it."""
+    def queue(self, *, direct: bool = False, routed: bool = False) -> AbstractAsyncContextManager[Queue]:
+        """The queue of the workers, by the way that they take, or beside it. ``routed``: what is submitted goes to
+        their inboxes."""
 
     @abstractmethod
     async def read_queue(self) -> Histories:
@@ -136,7 +138,10 @@ class Ground(ABC):
         self._supervise("scheduler", flow, "scheduler")
         self._supervise("monitor", queue, "monitor")
         for each in QUEUE_WORKERS:
-            self._supervise(each, queue, "worker", "--app", "chaos.handlers:app", "--id", each)
+            dispatch = "direct" if each in INBOX_WORKERS else "shared"
+            self._supervise(
+                each, queue, "worker", "--app", "chaos.handlers:app", "--id", each, "--dispatch", dispatch
+            )
         for each in PYTHON_WORKERS:
             self._supervise(each, flow, "worker", "--runtime", "python", "--id", each)
         for each in SPARK_WORKERS if self._spark else ():

@@ -19,6 +19,7 @@ from qo.core.lifecycle import (
     Expire,
     Fail,
     Lapse,
+    Offer,
     Release,
     Renew,
     Reschedule,
@@ -97,6 +98,7 @@ def _commands(before: Task, after: Task) -> Iterator[Command]:
     yield Lapse(token, lease_id=before.lease_id, unit=0.5)
     yield Cancel(token, by=after.cancelled_by, reason=after.cancel_reason)
     yield Expire(token)
+    yield Offer(token)
 
 
 def _leads(before: Task, command: Command, after: Task) -> bool:

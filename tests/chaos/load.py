@@ -95,7 +95,7 @@ class Load:
         new = [new_task(expected.kind_of(each), str(each), str(self._ground.notes)) for each in numbers]
 
         async def submit() -> None:
-            async with self._ground.queue() as queue:
+            async with self._ground.queue(routed=numbers[0] // BATCH % 2 == 1) as queue:
                 await queue.submit_many(new)
 
         await _insist(submit)

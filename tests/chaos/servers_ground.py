@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from chaos.ground import Ground, Server
 from chaos.versions import Histories, read_bucket
+from qo.core.dispatch import Dispatch, DispatchConfig
 from qo.queue.queue import Queue
 from qo.store.retrying import Retrying
 from support.dispatcher.sites import BucketSite, proven
@@ -52,9 +53,11 @@ class ServersGround(Ground):
         return {"QO_STATE": self._database.replace(own, linked)}
 
     @asynccontextmanager
-    async def queue(self, *, direct: bool = False) -> AsyncIterator[Queue]:
+    async def queue(self, *, direct: bool = False, routed: bool = False) -> AsyncIterator[Queue]:
         endpoint = None if direct else self.links["queue-s3"].endpoint
-        async with Queue(Retrying(await self._s3.open_store(self._queue_bucket, endpoint=endpoint))) as queue:
+        store = Retrying(await self._s3.open_store(self._queue_bucket, endpoint=endpoint))
+        dispatch = DispatchConfig(dispatch=Dispatch.DIRECT if routed else Dispatch.SHARED)
+        async with Queue(store, dispatch=dispatch) as queue:
             yield queue
 
     async def read_queue(self) -> Histories:

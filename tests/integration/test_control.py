@@ -338,7 +338,7 @@ async def test_a_check_with_nobody_to_forget_lists_the_workers_once() -> None:
     meter.reset()
     monitor = Monitor(queue)
     await monitor.check()
-    assert meter.counts == {Operation.LIST: 3}, "the leases, the waiting tasks and the workers"
+    assert meter.counts == {Operation.LIST: 4}, "the leases, the waiting tasks, the inboxes and the workers"
     meter.reset()
     await monitor.check()
-    assert meter.counts == {Operation.LIST: 2}, "waiting tasks are listed now and then only"
+    assert meter.counts == {Operation.LIST: 2}, "waiting tasks and inboxes are listed now and then only"

@@ -30,7 +30,9 @@ from qo.dispatcher.bundles.bundle_store import BundleStore
 from qo.dispatcher.engine.loops import manifest
 from qo.dispatcher.outbox.queues import BucketQueues
 from qo.dispatcher.outbox.wakeup import WakeUp
+from qo.queue import roster
 from qo.queue.queue import Claim, Queue
+from qo.queue.roster import WorkerInfo
 from qo.store.directory import open_directory
 from qo.store.queue_manifest import Proof, record_proof
 from support.cli.command import Qo
@@ -44,6 +46,7 @@ BUCKET, OTHER, PREFIX = "roles", "others", "team/"
 LEASED_WITHIN_S = 60.0
 LAKE = f"s3://{BUCKET}/{PREFIX}lake"
 PURGER = "purger"  # A monitor that also removes tasks.
+ROUTER = "router"  # A producer that puts tasks into the inboxes of workers.
 PYTHON = "python-worker"  # A worker of the runtime python, beside the roles.
 
 
@@ -51,6 +54,7 @@ def policies() -> dict[str, dict[str, Any]]:
     place, data = Bucket(BUCKET, PREFIX), normalise(LAKE)
     made = {str(role): role_policy(role, place, data=data) for role in Role}
     made[PURGER] = role_policy(Role.MONITOR, place, purge=True)
+    made[ROUTER] = role_policy(Role.PRODUCER, place, direct=True)
     return made | {PYTHON: role_policy(Role.WORKER, place, runtime="python", data=data)}
 
 
@@ -191,6 +195,11 @@ def test_every_role_does_its_work_with_its_own_policy_alone(roles: Roles) -> Non
     failing, idle = submitted("fail", None), submitted("never", None)
     assert roles.qo("producer", "status", large)["status"] == "pending"
 
+    asyncio.run(_signed_on(roles.server, "w", "never"))
+    routed = roles.qo(ROUTER, "submit", "--type", "never", QO_DISPATCH="direct")
+    assert routed["inbox"] == "w"
+    roles.qo("operator", "cancel", routed["id"])
+    roles.qo("operator", "archive", routed["id"])
     roles.qo("worker", "worker", "--app", "role_tasks:app", "--drain")
     roles.lease_shards()
     assert roles.qo("producer", "status", large)["status"] == "completed"
@@ -217,6 +226,21 @@ def test_every_role_does_its_work_with_its_own_policy_alone(roles: Roles) -> Non
     assert sum(each["tasks"] for each in purged) == 3, purged  # With the child, and what followed the failure.
     assert {each["id"] for each in roles.qo("viewer", "list")} == {idle}
     assert roles.qo(PURGER, "purge", "--yes", QO_RETENTION_KEEP_COMPLETED="30d")["tasks"] == 0
+
+
+async def _signed_on(server: S3Server, worker_id: str, task_type: str) -> None:
+    """Have a worker on the roster that owns an inbox."""
+    async with Queue(await server.open_store(BUCKET, prefix=PREFIX)) as queue:
+        now = await queue.store.now()
+        info = WorkerInfo(
+            worker_id=worker_id,
+            started_at=now,
+            last_heartbeat=now,
+            heartbeat_s=60.0,
+            task_types=[task_type],
+            inbox_until=now + timedelta(minutes=3),
+        )
+        await roster.report(queue.store, info)
 
 
 async def _disturbed(server: S3Server, task_id: str) -> None:
@@ -263,17 +287,23 @@ async def test_a_dispatcher_wakes_workers_and_keeps_manifests(
 MAY: dict[str, dict[str, str]] = {
     "queue.json": {
         "producer": "r", "worker": "r", "monitor": "r", "dispatcher": "r", "viewer": "r", "operator": "r", PYTHON: "r",
-        PURGER: "r",
+        PURGER: "r", ROUTER: "r",
     },
     "tasks/a/t.json": {
-        "producer": "rw", "worker": "rw", "monitor": "rw", "viewer": "r", "operator": "rw", PURGER: "rwd",
+        "producer": "rw", "worker": "rw", "monitor": "rw", "viewer": "r", "operator": "rw", PURGER: "rwd", ROUTER: "rw",
     },
     "ready/a/0000000001/t": {
         "producer": "w", "worker": "rwd", "monitor": "rwd", "viewer": "r", "operator": "rwd", PURGER: "rwd",
+        ROUTER: "w",
+    },
+    "inbox/w/0000000001/t": {
+        "worker": "rwd", "monitor": "rwd", "viewer": "r", "operator": "rwd", PURGER: "rwd", ROUTER: "w",
     },
     "leases/a/0000000001/t": {"worker": "rwd", "monitor": "rwd", "viewer": "r", "operator": "rwd", PURGER: "rwd"},
-    "data/a/t/output-1.json": {"producer": "rw", "worker": "rw", "viewer": "r", "operator": "r", PURGER: "d"},
-    "workers/w.json": {"worker": "rwd", "monitor": "rd", "viewer": "r", "operator": "r", PURGER: "rd"},
+    "data/a/t/output-1.json": {
+        "producer": "rw", "worker": "rw", "viewer": "r", "operator": "r", PURGER: "d", ROUTER: "rw",
+    },
+    "workers/w.json": {"worker": "rwd", "monitor": "rd", "viewer": "r", "operator": "r", PURGER: "rd", ROUTER: "r"},
     "schedules/s.json": {"viewer": "r", "operator": "r"},
     "monitor/sweep.json": {"worker": "rw", "monitor": "rw", PURGER: "rw"},
     "monitor/purge.json": {PURGER: "rw"},
@@ -281,6 +311,7 @@ MAY: dict[str, dict[str, str]] = {
     "control/desired.json": {"worker": "r", "monitor": "r", "viewer": "r", "operator": "rw", PURGER: "r"},
     "control/board.json": {
         "producer": "rw", "worker": "rw", "monitor": "rw", "viewer": "r", "operator": "rw", PURGER: "rw",
+        ROUTER: "rw",
     },
     "queues/python/control/board.json": {"dispatcher": "rw", "viewer": "r", "operator": "rw", PYTHON: "rw"},
     "queues/python/queue.json": {"dispatcher": "rw", "viewer": "r", "operator": "r", PYTHON: "rw"},
@@ -325,7 +356,7 @@ def test_whatever_is_not_a_roles_work_is_refused(roles: Roles, versions: Mapping
         granted = allowed.get(name, "")
         assert may(lambda there=there: held.get_object(**there)) == ("r" in granted), key
         assert may(lambda there=there: held.put_object(**there, Body=b"2")) == ("w" in granted), key
-        is_hint = "leases/a/" in key or "ready/a/" in key
+        is_hint = "leases/a/" in key or "ready/a/" in key or "inbox/" in key
         by_version = name in ("worker", "monitor", PURGER, PYTHON) and is_hint and "d" in granted
         by_version = by_version or (name == PURGER and key.startswith(("tasks/", "data/")))
         version = versions[PREFIX + key]

@@ -1,7 +1,8 @@
 """The protocol of claims, leases and fences, as ``Tasks.apply`` and a worker follow it, over the real ``decide``.
 
-Clients 0 to n-1 are workers; the last one is the monitor. Each has its own idea of the store's clock. A worker reads
-the task, claims it, runs it, and settles it: well or badly. It stops its handler when its lease is nearly gone.
+Clients 0 to n-1 are workers; the last one is the monitor, and the lookout that empties inboxes. Each has its own idea
+of the store's clock. A worker reads the task, claims it, runs it, and settles it: well or badly. It stops its handler
+when its lease is nearly gone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 from model.explorer import Explored, explore
 from model.network import GONE, OLD, Client, Object, Rules, State, changed, fresh, send, steps
 from qo.core import lifecycle
-from qo.core.lifecycle import Claim, Command, Complete, Fail, Lapse, Rejected
+from qo.core.lifecycle import Claim, Command, Complete, Fail, Lapse, Offer, Rejected
 from qo.core.sweep import is_lapsed
 from qo.core.task import RetryPolicy, Status, Task
 
@@ -38,6 +39,7 @@ class Kept(NamedTuple):
     expires: int
     settled: int
     output: int
+    routed: int = 0  # Whether it is in the inbox of a worker.
 
 
 NAMES = Kept._fields.index("lease"), Kept._fields.index("settled")
@@ -68,6 +70,7 @@ def _task(there: Object, retries_max: int) -> Task:
         lease_expires_at=_instant(kept.expires) if held else None,
         settled_lease_id=str(kept.settled) if kept.settled else None,
         output=kept.output or None,
+        inbox="w" if kept.routed else None,
     )
 
 
@@ -81,6 +84,7 @@ def _kept(task: Task) -> Kept:
         max(OLD, expires),
         int(task.settled_lease_id or 0),
         task.output or 0,
+        int(task.inbox is not None),
     )
 
 
@@ -93,6 +97,8 @@ def _command(want: tuple[Any, ...]) -> Command:
             return Complete(str(token), str(lease), output=rest[0])
         case "fail":
             return Fail(str(token), str(lease), error="no", unit=0.5, delay_s=0)
+        case "offer":
+            return Offer(str(token))
         case _:
             return Lapse(str(token), str(lease), 0.5)
 
@@ -106,6 +112,7 @@ class Config:
     decide: Decide = lambda task, command, now: lifecycle.decide(task, command, now=now)
     conditional: bool = True
     stops_in_time: bool = True
+    routed: bool = False  # Whether it begins in an inbox, from which the monitor may offer it to all.
 
 
 class Claims:
@@ -128,7 +135,7 @@ class Claims:
         )
 
     def explore(self) -> Explored[State]:
-        new = Object(1, tuple(Kept("pending", 0, 0, 0, OLD, 0, 0)))
+        new = Object(1, tuple(Kept("pending", 0, 0, 0, OLD, 0, 0, int(self._config.routed))))
         start = State(new, (Client(),) * len(self._skews), faults=self._config.faults)
         return explore(start, lambda state: steps(state, self.rules), problem, _ended)
 
@@ -144,7 +151,8 @@ class Claims:
         client, there = state.clients[n], state.stored
         kept = Kept(*there.value)
         if client.phase == "idle":
-            if kept.status == ("running" if n == self._monitor else "pending"):
+            moves = ("running", "pending") if kept.routed else ("running",)  # What the monitor moves.
+            if kept.status in (moves if n == self._monitor else ("pending",)):
                 yield from self._begun(state, n, there)
         elif client.phase == "running":
             yield from self._finished(state, n, client)
@@ -154,6 +162,8 @@ class Claims:
         kept, token = Kept(*seen.value), fresh(state, NAMES)
         if n != self._monitor:
             want = "claim", token, token + 1
+        elif kept.status == "pending":
+            want = "offer", token, 0
         elif is_lapsed(_task(seen, 0), _instant(self._skews[n])):
             want = "lapse", token, kept.lease
         else:

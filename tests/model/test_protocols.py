@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 
 import msgspec
 import pytest
@@ -18,9 +19,10 @@ from model.lines import Lines
 from model.purges import Purges
 from model.shard_leases import Leases
 from qo.core import lifecycle
-from qo.core.lifecycle import Command, Held, Rejected
+from qo.core.dispatch import InboxOwner, may_own
+from qo.core.lifecycle import Command, Held, Offer, Rejected
 from qo.core.ownership import Acquire, Release, ShardLease, decide_lease
-from qo.core.task import Task
+from qo.core.task import Status, Task
 from qo.core.waits import Verdict, assess
 
 CLAIMS = claims.Config(faults=1)
@@ -32,12 +34,33 @@ FEW, MANY = pytest.mark.fast, [pytest.mark.long, pytest.mark.timeout(3600)]
     "config",
     [
         pytest.param(CLAIMS, marks=FEW),
+        pytest.param(replace(CLAIMS, routed=True, retries_max=0), marks=FEW),
         pytest.param(replace(CLAIMS, faults=2), marks=MANY),
         pytest.param(replace(CLAIMS, skews=(0, 1, 0)), marks=MANY),
     ],
 )
 def test_one_handler_at_a_time_one_result_and_every_task_can_end(config: claims.Config) -> None:
     print(Claims(config).explore())
+
+
+def _own_inbox(
+    lease: ShardLease | None, want: Acquire | Release, now: datetime, *, abandoned: bool = False
+) -> ShardLease | None:
+    """An inbox is leased by the same writes. A record that its owner removes is as good as one that has run out."""
+    if isinstance(want, Release):
+        return decide_lease("0", lease, want, now=now)
+    owner = None if lease is None else InboxOwner(lease.token, lease.lease_expires_at)
+    if not may_own(owner, want.tokens, now=now, is_abandoned=abandoned):
+        return None
+    until = now + timedelta(seconds=want.ttl_s)
+    return ShardLease(
+        shard="0", worker_id=want.worker_id, lease_expires_at=until, updated_at=now, token=want.token
+    )
+
+
+@pytest.mark.fast
+def test_one_owner_of_an_inbox_and_there_can_always_be_one() -> None:
+    print(Leases(replace(LEASES, decide=_own_inbox)).explore())
 
 
 @pytest.mark.parametrize(
@@ -116,8 +139,15 @@ def _no_fence(task: Task, command: Command, now: datetime) -> Task | Rejected:
     return lifecycle.decide(task, command, now=now)
 
 
+def _offer_what_runs(task: Task, command: Command, now: datetime) -> Task | Rejected:
+    if isinstance(command, Offer) and task.status is Status.RUNNING:
+        return lifecycle._end_lease(task, command, now, Status.PENDING)
+    return lifecycle.decide(task, command, now=now)
+
+
 CLAIM_MUTANTS = {
     "no fence": replace(CLAIMS, decide=_no_fence),
+    "an offer of a task that runs": replace(CLAIMS, decide=_offer_what_runs, routed=True),
     "no conditional write": replace(CLAIMS, conditional=False),
     "clocks further apart than the margin": replace(CLAIMS, monitor_skew=2),
     "a handler that is not stopped in time": replace(CLAIMS, stops_in_time=False),
@@ -139,6 +169,7 @@ def _always_free(lease: ShardLease | None, want: Acquire | Release, now: datetim
 
 LEASE_MUTANTS = {
     "no look at the end of a lease": replace(LEASES, decide=_always_free),
+    "an inbox that is taken from its live owner": replace(LEASES, decide=partial(_own_inbox, abandoned=True)),
     "no conditional write": replace(LEASES, conditional=False),
     "a lease that counts from its answer": replace(LEASES, counts_from_request=False),
     "clocks further apart than the margin": replace(LEASES, skews=(0, 2)),

@@ -25,6 +25,7 @@ from qo.core.lifecycle import (
     Held,
     Lapse,
     Meet,
+    Offer,
     Reason,
     Rejected,
     Release,
@@ -70,6 +71,7 @@ others: st.SearchStrategy[Command] = st.one_of(
     st.builds(Lapse, token=tokens, lease_id=leases, unit=units),
     st.builds(Cancel, token=tokens, by=st.none() | st.just("ann"), reason=st.none() | st.just("late")),
     st.builds(Expire, token=tokens),
+    st.builds(Offer, token=tokens),
     st.builds(Replay, token=tokens),
     st.builds(Archive, token=tokens),
     st.builds(Unarchive, token=tokens),
@@ -98,6 +100,7 @@ tasks = st.builds(
     max_retries=st.integers(0, 2),
     max_reschedules=st.none() | st.integers(0, 1),
     on_failure=st.none() | st.just("alert"),
+    inbox=st.none() | st.just("w1"),
     created_at=st.just(START),
     updated_at=st.just(START),
     flow=st.none() | st.builds(Flow, depends_on=st.just(("d", "e")), waits_for=st.sampled_from([(), ("d", "e")])),
@@ -298,7 +301,8 @@ def test_the_index_key_agrees_with_the_state(task: Task, history: list[tuple[flo
         if after.waiting:
             assert key == keys.index(keys.WAITING, after.shard, keys.minute_of(after.available_at), ID)
         elif after.status is Status.PENDING:
-            assert key == keys.ready_key(after)
+            routed = None if after.inbox is None else keys.inbox_key("w1", keys.ready_minute(after), ID)
+            assert key == (routed or keys.ready_key(after))
         elif after.status is Status.RUNNING:
             assert after.lease_expires_at is not None
             assert key == keys.index(keys.LEASES, after.shard, keys.minute_of(after.lease_expires_at), ID)
@@ -307,6 +311,15 @@ def test_the_index_key_agrees_with_the_state(task: Task, history: list[tuple[flo
             assert key == keys.index(keys.LEASES, after.shard, keys.minute_of(after.completed_at), ID)
         else:
             assert key is None
+
+
+@holds
+def test_only_a_task_that_never_moved_is_in_an_inbox(task: Task, history: list[tuple[float, Command]]) -> None:
+    for move in walk(task, history):
+        if move.after.inbox is not None:
+            assert move.after.inbox == move.before.inbox, "nothing but the submission puts it there"
+            assert move.after.status is Status.PENDING
+            assert move.after.attempt == 0
 
 
 @holds

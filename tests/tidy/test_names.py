@@ -106,7 +106,7 @@ REPEATED = {
         "dispatcher/views",
         "spark/quality",
     },
-    "queue": {"cli/pipelines", "queue"},
+    "queue": {"cli/pipelines", "config", "queue"},
     "reading": {"api/contract", "dispatcher/http", "dispatcher/views"},
     "push": {"config", "core"},
     "relay": {"cli/run", "outbox"},

@@ -29,6 +29,7 @@ from qo.core.lifecycle import (
     Held,
     Lapse,
     Meet,
+    Offer,
     Reason,
     Rejected,
     Release,
@@ -64,6 +65,7 @@ ENDED = replace(PENDING, attempt=1, completed_at=NOW)
 
 STATES: dict[str, Task] = {
     "pending": PENDING,
+    "routed": replace(PENDING, inbox="w1"),
     "due now": replace(PENDING, available_at=NOW),
     "clock lags": replace(PENDING, available_at=LATER, updated_at=LATER),
     "not due": replace(PENDING, available_at=LATER),
@@ -113,34 +115,36 @@ COMMANDS: dict[str, Command] = {
     "break": Break("t", "d", Status.FAILED),
     "revive": Revive("t"),
     "turn": TakeTurn("t", 1, None),
+    "offer": Offer("t"),
 }
 
 # fmt: off
 TABLE = """
-              claim    renew    complete   fail       fail!      later      release    lapse      cancel     expire   replay   archive   unarchive  follow  depend   meet       break      revive   turn
-pending       running  -        -          -          -          -          -          -          cancelled  -        -        -         -          =       pending  =          -          -        =
-due now       running  -        -          -          -          -          -          -          cancelled  -        -        -         -          =       pending  =          -          -        =
-clock lags    running  -        -          -          -          -          -          -          cancelled  -        -        -         -          =       pending  =          -          -        =
-not due       -        -        -          -          -          -          -          -          cancelled  -        -        -         -          =       pending  =          -          -        =
-waiting       -        -        -          -          -          -          -          -          cancelled  -        -        -         -          =       pending  pending    cancelled  -        =
-in line       -        -        -          -          -          -          -          -          cancelled  -        -        -         -          =       pending  =          -          -        pending
-past expiry   -        -        -          -          -          -          -          -          cancelled  expired  -        -         -          =       pending  =          -          -        =
-running       =        running  completed  pending    failed     pending    pending    -          running    -        -        -         -          =       running  =          -          -        =
-last try      =        running  completed  failed     failed     failed     pending    -          running    -        -        -         -          =       running  =          -          -        =
-lapsed        =        running  completed  pending    failed     pending    pending    pending    running    -        -        -         -          =       running  =          -          -        =
-last lapsed   =        running  completed  failed     failed     pending    pending    failed     running    -        -        -         -          =       running  =          -          -        =
-cancelling    =        running  cancelled  cancelled  cancelled  cancelled  cancelled  -          =          -        -        -         -          =       running  =          -          -        =
-canc. lapsed  =        running  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  =          -        -        -         -          =       running  =          -          -        =
-given back    running  -        =          =          =          =          =          -          cancelled  -        -        -         -          =       pending  =          -          -        =
-completed     -        -        -          -          -          -          -          -          -          -        -        archived  -          =       -        =          -          -        =
-by me         -        -        =          =          =          =          =          -          -          -        -        archived  -          =       -        =          -          -        =
-failed        -        -        -          -          -          -          -          -          -          -        pending  archived  -          =       -        =          -          -        =
-unfollowed    -        -        -          -          -          -          -          -          -          -        pending  archived  -          failed  -        =          -          -        =
-cancelled     -        -        -          -          -          -          -          -          =          -        pending  archived  -          =       -        =          -          -        =
-broken        -        -        -          -          -          -          -          -          =          -        pending  archived  -          =       -        cancelled  -          pending  =
-left in line  -        -        -          -          -          -          -          -          -          -        pending  archived  -          =       expired  =          -          -        expired
-expired       -        -        -          -          -          -          -          -          -          -        pending  archived  -          =       -        =          -          -        =
-archived      -        -        -          -          -          -          -          -          -          -        -        =         completed  =       -        =          -          -        =
+              claim    renew    complete   fail       fail!      later      release    lapse      cancel     expire   replay   archive   unarchive  follow  depend   meet       break      revive   turn     offer
+pending       running  -        -          -          -          -          -          -          cancelled  -        -        -         -          =       pending  =          -          -        =        =
+routed        running  -        -          -          -          -          -          -          cancelled  -        -        -         -          =       pending  =          -          -        =        pending
+due now       running  -        -          -          -          -          -          -          cancelled  -        -        -         -          =       pending  =          -          -        =        =
+clock lags    running  -        -          -          -          -          -          -          cancelled  -        -        -         -          =       pending  =          -          -        =        =
+not due       -        -        -          -          -          -          -          -          cancelled  -        -        -         -          =       pending  =          -          -        =        =
+waiting       -        -        -          -          -          -          -          -          cancelled  -        -        -         -          =       pending  pending    cancelled  -        =        =
+in line       -        -        -          -          -          -          -          -          cancelled  -        -        -         -          =       pending  =          -          -        pending  =
+past expiry   -        -        -          -          -          -          -          -          cancelled  expired  -        -         -          =       pending  =          -          -        =        =
+running       =        running  completed  pending    failed     pending    pending    -          running    -        -        -         -          =       running  =          -          -        =        -
+last try      =        running  completed  failed     failed     failed     pending    -          running    -        -        -         -          =       running  =          -          -        =        -
+lapsed        =        running  completed  pending    failed     pending    pending    pending    running    -        -        -         -          =       running  =          -          -        =        -
+last lapsed   =        running  completed  failed     failed     pending    pending    failed     running    -        -        -         -          =       running  =          -          -        =        -
+cancelling    =        running  cancelled  cancelled  cancelled  cancelled  cancelled  -          =          -        -        -         -          =       running  =          -          -        =        -
+canc. lapsed  =        running  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  =          -        -        -         -          =       running  =          -          -        =        -
+given back    running  -        =          =          =          =          =          -          cancelled  -        -        -         -          =       pending  =          -          -        =        =
+completed     -        -        -          -          -          -          -          -          -          -        -        archived  -          =       -        =          -          -        =        -
+by me         -        -        =          =          =          =          =          -          -          -        -        archived  -          =       -        =          -          -        =        -
+failed        -        -        -          -          -          -          -          -          -          -        pending  archived  -          =       -        =          -          -        =        -
+unfollowed    -        -        -          -          -          -          -          -          -          -        pending  archived  -          failed  -        =          -          -        =        -
+cancelled     -        -        -          -          -          -          -          -          =          -        pending  archived  -          =       -        =          -          -        =        -
+broken        -        -        -          -          -          -          -          -          =          -        pending  archived  -          =       -        cancelled  -          pending  =        -
+left in line  -        -        -          -          -          -          -          -          -          -        pending  archived  -          =       expired  =          -          -        expired  -
+expired       -        -        -          -          -          -          -          -          -          -        pending  archived  -          =       -        =          -          -        =        -
+archived      -        -        -          -          -          -          -          -          -          -        -        =         completed  =       -        =          -          -        =        -
 """  # noqa: E501
 # fmt: on
 
@@ -295,6 +299,12 @@ def test_a_lapse_names_the_worker_that_vanished_and_leaves_a_newer_lease_alone()
     assert "w1" in back.last_error
     newer = decide(STATES["lapsed"], Lapse("t", lease_id="older", unit=0.5), now=NOW)
     assert isinstance(newer, Rejected)
+
+
+def test_a_task_leaves_its_inbox_with_its_first_move() -> None:
+    for name in ("claim", "cancel", "offer"):
+        assert moved("routed", COMMANDS[name]).inbox is None
+    assert moved("routed", COMMANDS["depend"]).inbox == "w1"
 
 
 def test_a_cancellation_keeps_who_and_why_and_a_replay_wipes_the_slate() -> None:

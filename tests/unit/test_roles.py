@@ -104,6 +104,21 @@ def test_only_a_producer_that_pushes_reads_the_roster() -> None:
         role_policy(Role.WORKER, PLACE, push=True)
 
 
+def test_only_who_dispatches_directly_writes_to_inboxes_without_reading_them() -> None:
+    entry = f"{PLACE.name}/{PLACE.prefix}inbox/w/0029538000/t"
+    below = f"{PLACE.name}/{PLACE.prefix}queues/python/inbox/w/0029538000/t"
+    for role, key in ((Role.PRODUCER, entry), (Role.DISPATCHER, below)):
+        assert not allowed(role_policy(role, PLACE), "s3:PutObject", key)
+        direct = role_policy(role, PLACE, direct=True)
+        assert allowed(direct, "s3:PutObject", key)
+        assert allowed(direct, "s3:GetObject", key.partition("inbox/")[0] + "workers/w.json")
+        for action in ("s3:GetObject", "s3:DeleteObject"):
+            assert not allowed(direct, action, key)
+    assert not allowed(role_policy(Role.DISPATCHER, PLACE, direct=True), "s3:PutObject", entry)
+    with pytest.raises(UsageError, match="--direct"):
+        role_policy(Role.WORKER, PLACE, direct=True)
+
+
 def test_policies_fit_and_name_each_statement_once() -> None:
     for policy in (*every(), *purging()):
         names = [each["Sid"] for each in policy["Statement"]]

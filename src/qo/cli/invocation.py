@@ -59,14 +59,19 @@ class Session:
 
         return origins.load({**self.flags, **(flags or {})}, config_path=self.config_path)
 
-    def ask(self, question: Callable[[Queue], Awaitable[T]], runtime: str | None = None) -> T:
+    def ask(
+        self,
+        question: Callable[[Queue], Awaitable[T]],
+        runtime: str | None = None,
+        flags: Mapping[str, Any] | None = None,
+    ) -> T:
         """Open the queue, call ``question`` with it, and close it. Logs only warnings, unless a log level is set.
 
-        With ``runtime``, open the queue of that runtime of pipelines instead.
+        With ``runtime``, open the queue of that runtime of pipelines instead. ``flags`` are settings, by full name.
         """
         from qo.config.settings import DEFAULT, LogLevel
 
-        settings = self.settings()
+        settings = self.settings(flags)
         quiet = settings.origin("log_level") == DEFAULT
         if runtime is not None:
             from qo.cli.pipelines.dispatcher_client import runtime_queue

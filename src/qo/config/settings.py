@@ -17,6 +17,7 @@ from qo.config import kinds, location
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.encryption import EncryptionSettings
 from qo.config.push import PushSettings
+from qo.config.queue import QueueSettings
 from qo.config.retention import RetentionSettings
 from qo.config.serve import ServeSettings
 from qo.config.setting import PAGE, Setting, setting
@@ -24,6 +25,7 @@ from qo.config.spark import SparkSettings
 from qo.config.ui import UiSettings
 from qo.config.worker import WorkerSettings
 from qo.core import push as push_rules
+from qo.core.dispatch import Dispatch
 from qo.errors import ConfigError
 
 DEFAULT = "default"
@@ -149,6 +151,7 @@ class Settings:
         help="auto: a version's code runs beside others unless its source shows that it cannot; process: never.",
     )
     s3: S3Settings = S3Settings()
+    queue: QueueSettings = QueueSettings()  # noqa: RUF009 - an immutable value, made once.
     worker: WorkerSettings = WorkerSettings()  # noqa: RUF009 - an immutable value, made once.
     monitor: MonitorSettings = MonitorSettings()
     retention: RetentionSettings = RetentionSettings()  # noqa: RUF009 - an immutable value, made once.
@@ -228,6 +231,7 @@ def _check_combinations(settings: Settings) -> None:
             f"worker.poll_max_ms ({worker.poll_max_ms}, {origin('worker.poll_max_ms')})"
         )
     _check_push(settings)
+    _check_dispatch(settings)
     leasing = worker.shard_leasing
     if 2 * leasing.lease_renew_interval_s > leasing.lease_ttl_s:
         group = "worker.shard_leasing"
@@ -240,6 +244,15 @@ def _check_combinations(settings: Settings) -> None:
         raise ConfigError(
             f"worker.shards ({origin('worker.shards')}) and worker.shard_leasing.enabled "
             f"({origin('worker.shard_leasing.enabled')}) exclude each other: set one of them"
+        )
+
+
+def _check_dispatch(settings: Settings) -> None:
+    if settings.queue.dispatch is Dispatch.DIRECT and settings.worker.shard_leasing.enabled:
+        raise ConfigError(
+            f"queue.dispatch = direct ({settings.origin('queue.dispatch')}) and worker.shard_leasing.enabled "
+            f"({settings.origin('worker.shard_leasing.enabled')}) exclude each other: tasks are divided among the "
+            "workers either by inboxes or by shards; set one of them"
         )
 
 

@@ -45,7 +45,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A task that can be claimed, or soon."""
 
     task: str
-    hint: str  # The key of its ready hint.
+    hint: str  # The key of its hint: in the ready index, or in the inbox of the only worker that should try it.
     due: Instant  # When it can be claimed.
     at: Instant  # When this notice was posted.
     etag: str = ""  # Of the hint.
@@ -69,6 +69,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     workers: Count = 0
     crew: list[str] = []  # Marks of the workers, sorted, if they are not too many.
     orders: str = ""  # The token of control/desired.json.
+    routed_at: Instant | None = None  # When a notice of a task in an inbox was last posted.
     watch: Watch | None = None
 
 
@@ -115,9 +116,12 @@ def decode_board(body: bytes) -> Board:
 
 
 def _is_valid(notice: Notice) -> bool:
-    """Whether it names a task, and a ready hint of that task."""
-    parsed = keys.parse_index(notice.hint) if notice.hint.startswith(keys.READY) else None
-    return parsed is not None and parsed.task_id == notice.task
+    """Whether it names a task, and a hint of that task: in the ready index or an inbox."""
+    if notice.hint.startswith(keys.READY):
+        parsed = keys.parse_index(notice.hint)
+        return parsed is not None and parsed.task_id == notice.task
+    routed = keys.parse_inbox(notice.hint)
+    return routed is not None and routed.task_id == notice.task
 
 
 # Notices
@@ -125,7 +129,7 @@ def _is_valid(notice: Notice) -> bool:
 
 def notice_of(task: Task, *, etag: str, version: str | None = None) -> Notice:
     """Return the notice of a pending task, to be posted; ``etag`` and ``version`` are those of its hint."""
-    hint = keys.ready_key(task)
+    hint = keys.index_key(task) or keys.ready_key(task)
     return Notice(task=task.id, hint=hint, due=task.available_at, at=task.updated_at, etag=etag, version=version)
 
 
@@ -134,6 +138,8 @@ def post(board: Board, fresh: Sequence[Notice], *, now: datetime) -> Board:
     if not fresh:
         return board
     sequence = board.sequence + len(fresh)
+    if any(notice.hint.startswith(keys.INBOX) for notice in fresh):
+        board = replace(board, routed_at=now)
     if len(fresh) > BATCH_MAX:
         return replace(board, sequence=sequence, floor=sequence)
     renewed = {notice.task for notice in fresh}
@@ -197,8 +203,11 @@ def rest_max_s(workers: int, configured_s: float) -> float:
 
 def due_from(notice: Notice) -> Due:
     """Return the notice as if its hint had been listed when it was posted."""
-    parsed = keys.parse_index(notice.hint)
-    minute, due_minute = (0, 0) if parsed is None else (parsed.minute, parsed.due_minute)
+    if (routed := keys.parse_inbox(notice.hint)) is not None:
+        minute, due_minute = routed.minute, routed.minute
+    else:
+        parsed = keys.parse_index(notice.hint)
+        minute, due_minute = (0, 0) if parsed is None else (parsed.minute, parsed.due_minute)
     return Due(
         notice.task, notice.hint, notice.etag, minute, notice.at, notice.at, due_minute, version=notice.version
     )

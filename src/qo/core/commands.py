@@ -78,6 +78,10 @@ class Expire(Command, frozen=True):
     pass
 
 
+class Offer(Command, frozen=True):
+    """Take a pending task out of the inbox that it was routed to: any worker may find it from then on."""
+
+
 class Replay(Command, frozen=True):
     pass
 

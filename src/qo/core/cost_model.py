@@ -29,6 +29,8 @@ LOOK_ANYWAY_EVERY_S = 3600.0  # A worker lists without a reason.
 ORDERS_EVERY_S = 300.0  # A worker reads the orders without a reason.
 SCAN_EVERY_S = 60.0  # In hybrid mode, the lookout reads a page of tasks.
 ROSTER_EVERY_S = 60.0  # The monitor looks for silent workers.
+INBOXES_EVERY_S = 600.0  # The lookout, and the monitor, list the inboxes of workers without a reason.
+INBOXES_IN_USE_S = 600.0  # For so long after a task was routed, the lookout lists them in each round.
 # A task that runs for so long gets a lease hint; most end before, and need no hint but the one that they were found
 # through. It must be well below STALE_AFTER: others then take that hint for one that was left behind.
 INDEX_LEASE_AFTER_S = 2.0
@@ -189,24 +191,25 @@ def lookout_per_day(load: Load, rhythm: Rhythm = DEFAULT_RHYTHM) -> Requests:
     times = WatchTimes.for_checks(rhythm.check_s)
     renewals = DAY_S / times.renew_s
     return {
-        Operation.LIST: DAY_S / times.round_s + DAY_S / COUNT_EVERY_S,
+        Operation.LIST: DAY_S / times.round_s + DAY_S / COUNT_EVERY_S + DAY_S / INBOXES_EVERY_S,
         Operation.PUT: renewals,
         Operation.GET: 2 * renewals,
     }
 
 
 def monitor_per_day(load: Load, rhythm: Rhythm = DEFAULT_RHYTHM) -> Requests:
-    """Return the requests of the one monitor that is on duty: it lists leases, workers and waiting tasks, and sweeps
-    tasks with their hints. It goes over all tasks once a day at least, and reads those that are new, and all of them
-    once a month. The other monitors read now and then where the sweep stands."""
+    """Return the requests of the one monitor that is on duty: it lists leases, workers, waiting tasks and
+    inboxes, and sweeps tasks with their hints. It goes over all tasks once a day at least, and reads those that are
+    new, and all of them once a month. The other monitors read now and then where the sweep stands."""
     if not load.workers:
         return {}
     sweeps = DAY_S / rhythm.sweep_s if rhythm.sweep_s else 0.0
     pages = max(sweeps, load.tasks_kept / rhythm.sweep_page) if sweeps else 0.0
     reads = load.tasks_per_day + load.tasks_kept / MONTH_D if sweeps else 0.0
-    checks = sum(DAY_S / max(rhythm.check_s, each_s) for each_s in (0.0, ROSTER_EVERY_S, rhythm.waiting_s))
+    intervals_s = (0.0, ROSTER_EVERY_S, rhythm.waiting_s, INBOXES_EVERY_S)
+    checks = sum(DAY_S / max(rhythm.check_s, each_s) for each_s in intervals_s)
     return {
-        Operation.LIST: checks + pages + 3 * sweeps,
+        Operation.LIST: checks + pages + 4 * sweeps,
         Operation.GET: load.workers * sweeps + reads,
         Operation.PUT: 2 * pages,
     }

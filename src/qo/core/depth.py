@@ -71,7 +71,7 @@ def active_tasks(entries: Iterable[Listed], now: datetime) -> list[ActiveTask]:
     minute, tasks = keys.minute_of(now), dict[str, ActiveTask]()
     newest: dict[str, datetime] = {}
     for entry in entries:
-        parsed = keys.parse_index(entry.key)
+        parsed = keys.parse_index(entry.key) or _parse_routed(entry.key)
         if parsed is None or (parsed.task_id in newest and newest[parsed.task_id] > entry.modified):
             continue
         newest[parsed.task_id] = entry.modified
@@ -87,6 +87,12 @@ def active_tasks(entries: Iterable[Listed], now: datetime) -> list[ActiveTask]:
             wait, age_s = Wait.DUE, max(0.0, now.timestamp() - since_s)
         tasks[parsed.task_id] = ActiveTask(parsed.task_id, wait, age_s, entry.key)
     return list(tasks.values())
+
+
+def _parse_routed(key: str) -> keys.IndexKey | None:
+    """Return a key of an inbox as if its task were in the ready index: it waits for a worker, too."""
+    routed = keys.parse_inbox(key)
+    return None if routed is None else keys.IndexKey("", routed.minute, routed.task_id, routed.minute)
 
 
 def count_depth(

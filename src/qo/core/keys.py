@@ -7,6 +7,7 @@
     leases/{shard}/{minute}/{id}              running tasks, by when their lease ends, and failed ones that something
                                               has to follow: a hint
     waiting/{shard}/{minute}/{id}             tasks that wait for others, by when they would be due: a hint
+    inbox/{worker}/{minute}/{id}              claimable tasks that were routed to one worker: a hint
     data/{shard}/{id}/...                     inputs and outputs too large for the task object
     workers/{worker}.json                     registration and heartbeat
     schedules/{name}.json                     a cron schedule and its last run
@@ -37,12 +38,13 @@ PURGE = "monitor/purge.json"
 DESIRED = "control/desired.json"
 BOARD = "control/board.json"
 TASKS, READY, LEASES, WAITING, DATA = "tasks/", "ready/", "leases/", "waiting/", "data/"
+INBOX = "inbox/"
 WORKERS, SCHEDULES, SHARD_LEASES = "workers/", "schedules/", "shard-leases/"
 REGISTERS = "registers/"
 GROUPS, UNIQUE, LIMITS = f"{REGISTERS}groups/", f"{REGISTERS}unique/", f"{REGISTERS}limits/"
 
 # Keys whose history is of no use: hints, heartbeats, leases, cursors and orders. Stores drop their old versions.
-EPHEMERAL = (READY, LEASES, WAITING, WORKERS, SHARD_LEASES, REGISTERS, "monitor/", "control/")
+EPHEMERAL = (READY, LEASES, WAITING, INBOX, WORKERS, SHARD_LEASES, REGISTERS, "monitor/", "control/")
 
 AFTER_ALL = "~"  # Sorts after every character that our keys contain.
 
@@ -51,7 +53,8 @@ PRIORITY_HEAD_START_MIN = 10
 
 # Foreign keys under our prefixes (such as a "folder" created in a console) do not match.
 _ID = r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
-_INDEX = re.compile(rf"[^/]+/([0-9a-f]{{1,4}})/([0-9]{{10}})(?:\.([0-9]{{10}}))?/{_ID}\Z").match
+_INDEX = re.compile(rf"(?!inbox/)[^/]+/([0-9a-f]{{1,4}})/([0-9]{{10}})(?:\.([0-9]{{10}}))?/{_ID}\Z").match
+_INBOX = re.compile(rf"inbox/([A-Za-z0-9][A-Za-z0-9._-]{{0,99}})/([0-9]{{10}})/{_ID}\Z").match
 _DATA = re.compile(rf"data/([0-9a-f]{{1,4}})/{_ID}/(?:input|output)-[^/]+\Z").match
 
 
@@ -60,6 +63,12 @@ class IndexKey(NamedTuple):
     minute: int  # Its place in the order of the index.
     task_id: str
     due_minute: int  # The same, or later for an urgent task that was written before it was due.
+
+
+class InboxKey(NamedTuple):
+    worker_id: str  # Whose inbox it is.
+    minute: int
+    task_id: str
 
 
 def task(shard: str, task_id: str) -> str:
@@ -100,11 +109,11 @@ def ready_key(t: Task) -> str:
 
 
 def index_key(t: Task) -> str | None:
-    """Return the one hint that this task should have: in the ready, waiting or lease index, or None."""
+    """Return the one hint that this task should have: in the ready, waiting or lease index, in an inbox, or None."""
     if t.waiting:
         return index(WAITING, t.shard, minute_of(t.available_at), t.id)
     if t.status is Status.PENDING:
-        return ready_key(t)
+        return ready_key(t) if t.inbox is None else inbox_key(t.inbox, ready_minute(t), t.id)
     if t.status is Status.RUNNING and t.lease_expires_at is not None:
         return index(LEASES, t.shard, minute_of(t.lease_expires_at), t.id)
     if t.follow_up_due:  # Whoever failed it may die before it has submitted what follows: a monitor looks there.
@@ -112,8 +121,26 @@ def index_key(t: Task) -> str | None:
     return None
 
 
+def inbox_key(worker_id: str, minute: int, task_id: str) -> str:
+    """Return the key of a task in the inbox of a worker. Priority orders it as in the ready index."""
+    return f"{INBOX}{worker_id}/{minute:010d}/{task_id}"
+
+
+def parse_inbox(key: str) -> InboxKey | None:
+    """Parse a key of an inbox; None if it is not one."""
+    if not key.startswith(INBOX) or (matched := _INBOX(key)) is None:
+        return None
+    worker_id, minute, task_id = matched.groups()
+    return InboxKey(worker_id, int(minute), task_id)
+
+
+def is_claimable_hint(key: str) -> bool:
+    """Whether the key is that of a task that can be claimed: in the ready index, or in an inbox."""
+    return key.startswith((READY, INBOX))
+
+
 def parse_index(key: str) -> IndexKey | None:
-    """Parse an index key; None if it is not one."""
+    """Parse an index key; None if it is not one, or that of an inbox."""
     if (matched := _INDEX(key)) is None:
         return None
     shard, minute, due, task_id = matched.groups()

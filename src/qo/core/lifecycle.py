@@ -13,6 +13,7 @@ taken effect, or ``Rejected``. It is pure: it uses no clock, randomness, new ids
                  ├─ Cancel, Break ─▶ CANCELLED
                  └─ Expire ─▶ EXPIRED
 
+A pending task may be routed to one worker (``inbox``): Offer makes it anybody's again, without moving it otherwise.
 A pending task may wait for others (``Flow.waits_for``): it cannot be claimed until Meet has removed every condition.
 
 Only the holder of the ``lease_id`` moves a running task; everyone else may at most request cancellation or, once the
@@ -41,6 +42,7 @@ from qo.core.commands import (
     Held,
     Lapse,
     Meet,
+    Offer,
     Reason,
     Rejected,
     Release,
@@ -86,7 +88,7 @@ def _change(task: Task, command: Command, now: datetime, **changes: Any) -> Task
 
 def _end_lease(task: Task, command: Command, now: datetime, status: Status, **changes: Any) -> Task:
     ended_at = None if status is Status.PENDING else max(now, task.updated_at)
-    changes = {"worker_id": None, "completed_at": ended_at, **changes}
+    changes = {"worker_id": None, "completed_at": ended_at, "inbox": None, **changes}
     if isinstance(command, Held):
         changes["settled_lease_id"] = command.lease_id
         changes["deliveries"] = 0  # The worker has survived the task.
@@ -114,6 +116,7 @@ def _claim(task: Task, command: Claim, now: datetime) -> Task | Rejected:
         command,
         now,
         status=Status.RUNNING,
+        inbox=None,
         worker_id=command.worker_id,
         lease_id=command.lease_id,
         attempt=task.attempt + 1,
@@ -227,6 +230,12 @@ def _expire(task: Task, command: Expire, now: datetime) -> Task | Rejected:
     return _end_lease(task, command, now, Status.EXPIRED)
 
 
+def _offer(task: Task, command: Offer, now: datetime) -> Task | Rejected:
+    if task.status is not Status.PENDING:
+        return _wrong_state(task, "only a pending task is in an inbox")
+    return task if task.inbox is None else _change(task, command, now, inbox=None)
+
+
 def _replay(task: Task, command: Replay, now: datetime) -> Task | Rejected:
     if task.status not in (Status.FAILED, Status.CANCELLED, Status.EXPIRED):
         return _wrong_state(task, "only a failed, cancelled or expired task can be replayed")
@@ -334,6 +343,7 @@ _MOVES: dict[type[Command], Callable[[Task, Any, datetime], Task | Rejected]] = 
     Lapse: _lapse,
     Cancel: _cancel,
     Expire: _expire,
+    Offer: _offer,
     Replay: _replay,
     Archive: _archive,
     Unarchive: _unarchive,

@@ -16,16 +16,21 @@ from qo.errors import UsageError
 
 QUEUES = "queues/"  # Below a store: the queues of runtimes.
 _ALL_QUEUES = f"{QUEUES}*/"
-_HINTS = (f"{keys.READY}*", f"{keys.LEASES}*", f"{keys.WAITING}*")
+_OTHER_HINTS = (f"{keys.LEASES}*", f"{keys.WAITING}*", f"{keys.INBOX}*")
+_HINTS = (f"{keys.READY}*", *_OTHER_HINTS)
+# One pattern for two prefixes: policies repeat the bucket for each, and have a size limit.
+_RE = "re*"  # ready/ and registers/.
+_W = "w*"  # waiting/ and workers/.
 _REGISTERS = f"{keys.REGISTERS}*"  # Of groups, unique tasks and limits.
 _HELD = (f"{keys.TASKS}*", f"{keys.DATA}*")
 _CONTROL = "control/*"  # The board and the orders.
-# The objects that people view. Few patterns: a session policy repeats the bucket for each, and has a size limit.
+# The objects that people view.
 _VIEWABLE = (
     "queue*",  # queue.json, and the queues below.
     *_HELD,
-    "re*",  # ready/ and registers/.
-    "w*",  # waiting/ and workers/.
+    _RE,
+    _W,
+    f"{keys.INBOX}*",
     f"{keys.LEASES}*",
     f"{keys.SCHEDULES}*",
     f"{keys.SHARD_LEASES}*",
@@ -68,14 +73,14 @@ def _everywhere(names: Sequence[str]) -> tuple[str, ...]:
 
 _SWEEP = (
     Grant("ReadQueue", (READ,), (keys.QUEUE, keys.DESIRED)),
-    Grant("MoveTasks", (READ, WRITE), (f"{keys.TASKS}*", *_HINTS, keys.SWEEP, _REGISTERS, keys.BOARD)),
+    Grant("MoveTasks", (READ, WRITE), (f"{keys.TASKS}*", _RE, *_OTHER_HINTS, keys.SWEEP, keys.BOARD)),
     # Removed by version, a hint leaves no delete marker.
     Grant("DropHints", (DELETE, "s3:DeleteObjectVersion"), _HINTS),
     Grant("ForgetWorkers", (READ, DELETE), (f"{keys.WORKERS}*",)),
     Grant(
         "ListQueue",
         (LIST,),
-        (f"{keys.TASKS}*", *_HINTS, f"{keys.WORKERS}*", keys.QUEUE, keys.SWEEP, _REGISTERS, _CONTROL),
+        (f"{keys.TASKS}*", _RE, _W, f"{keys.LEASES}*", f"{keys.INBOX}*", keys.QUEUE, keys.SWEEP, _CONTROL),
     ),
 )
 _SUBMIT = (
@@ -114,12 +119,17 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
         Grant("MoveHints", (WRITE, DELETE), _everywhere(_HINTS)),
     ),
 }
-# What the page writes for an operator: it changes no registers. Where names are long, the policy has no room for the
-# hints of waiting tasks: the sweeper writes those.
+# What the page writes for an operator: it changes no registers, and leaves the entry of a task that it cancels in an
+# inbox to the worker that finds it. Where names are long, the policy has no room for the hints of waiting tasks: the
+# sweeper writes those.
 PAGE_TASKS = Grant("MoveTasks", (WRITE,), _everywhere((f"{keys.TASKS}*", _CONTROL)))
-PAGE_HINTS = Grant("MoveHints", (WRITE, DELETE), _everywhere(_HINTS))
+PAGE_HINTS = Grant(
+    "MoveHints", (WRITE, DELETE), _everywhere((f"{keys.READY}*", f"{keys.LEASES}*", f"{keys.WAITING}*"))
+)
 PAGE_HINTS_SHORT = Grant("MoveHints", (WRITE, DELETE), _everywhere((f"{keys.READY}*", f"{keys.LEASES}*")))
-# What a producer needs to wake workers; all others that send wake-ups read the roster anyway.
+# What a producer needs to put tasks into the inboxes of workers.
+_DIRECT = Grant("RouteTasks", (WRITE,), (f"{keys.INBOX}*",))
+# What a producer needs to wake workers, or to choose one; all others that do so read the roster anyway.
 _PUSH = Grant("FindWorkers", (READ, LIST), (f"{keys.WORKERS}*",))
 # What the purger needs, in a monitor or in a worker. Nobody else removes tasks, and no operator does.
 _PURGE = (
@@ -127,6 +137,7 @@ _PURGE = (
     Grant("SeeVersions", (LIST, LIST_VERSIONS), _HELD),
     Grant("RememberPurge", (READ, WRITE, LIST), (keys.PURGE,)),
 )
+_DIRECTING = (Role.PRODUCER, Role.DISPATCHER)
 _PURGING = (Role.MONITOR, Role.WORKER)
 # What a worker of a runtime needs beside the queue of that runtime.
 _JOIN = Grant("JoinQueue", (READ, WRITE, LIST), (keys.QUEUE,))
@@ -177,30 +188,22 @@ def role_policy(
     data: Prefix | None = None,
     create_only: bool = False,
     push: bool = False,
+    direct: bool = False,
     purge: bool = False,
     roles: Sequence[str] = (),
     functions: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the whole policy of a role.
 
-    ``purge``: it also removes tasks, as retention says. ``runtime``: for the queue of that runtime. ``data``: where
+    ``push``, ``direct``: it also wakes workers, or puts tasks into their inboxes. ``purge``: it also removes tasks, as
+    retention says. ``runtime``: for the queue of that runtime. ``data``: where
     datasets are. ``roles``, ``functions``: ARNs that a dispatcher assumes and calls. Raises UsageError for options that
     the role does not have.
     """
-    if role is Role.DISPATCHER and runtime is not None:
-        raise UsageError("a dispatcher serves the queues of all runtimes: leave out --runtime")
-    if create_only and role is not Role.PRODUCER:
-        raise UsageError(f"a {role} changes tasks that are there: --create-only is for producers")
-    if push and role is not Role.PRODUCER:
-        raise UsageError(f"a {role} needs no further rights to wake workers: --push is for producers")
-    if purge and role not in _PURGING:
-        raise UsageError(f"a {role} never removes tasks: --purge is for the roles {' and '.join(_PURGING)}")
+    _check_options(role, runtime, create_only=create_only, push=push, direct=direct, purge=purge)
     at = place if runtime is None else place.below(runtime)
     grants = statements(at, GRANTS[role], create_only=create_only)
-    if push:
-        grants += statements(at, [_PUSH])
-    if purge:
-        grants += statements(at, _PURGE)
+    grants += statements(at, _further_grants(role, push=push, direct=direct, purge=purge))
     if role is Role.WORKER and runtime is not None:
         grants += statements(at, [_JOIN])
         grants += statements(place, [Grant("ReadProof", (READ,), (keys.QUEUE,))])
@@ -210,6 +213,32 @@ def role_policy(
         grants += [allow(["sts:AssumeRole"], list(roles), sid="MintCredentials")] if roles else []
         grants += [allow(["lambda:InvokeFunction"], list(functions), sid="RunBundles")] if functions else []
     return document(grants)
+
+
+def _check_options(
+    role: Role, runtime: str | None, *, create_only: bool, push: bool, direct: bool, purge: bool
+) -> None:
+    if role is Role.DISPATCHER and runtime is not None:
+        raise UsageError("a dispatcher serves the queues of all runtimes: leave out --runtime")
+    if create_only and role is not Role.PRODUCER:
+        raise UsageError(f"a {role} changes tasks that are there: --create-only is for producers")
+    if push and role is not Role.PRODUCER:
+        raise UsageError(f"a {role} needs no further rights to wake workers: --push is for producers")
+    if direct and role not in _DIRECTING:
+        raise UsageError(
+            f"a {role} needs no further rights for direct dispatch: --direct is for producers and dispatchers"
+        )
+    if purge and role not in _PURGING:
+        raise UsageError(f"a {role} never removes tasks: --purge is for the roles {' and '.join(_PURGING)}")
+
+
+def _further_grants(role: Role, *, push: bool, direct: bool, purge: bool) -> list[Grant]:
+    """Return the grants for what only some queues use."""
+    grants = [_PUSH] if push or direct else []
+    grants += [_DIRECT] if direct else []
+    if role is Role.DISPATCHER:
+        grants = [Grant(each.name, each.actions, _in_queues(*each.keys)) for each in grants]
+    return [*grants, *(_PURGE if purge else ())]
 
 
 def _of_data(role: Role, runtime: str | None) -> list[Grant]:

@@ -112,13 +112,13 @@ class Repair:
 def repair(task: Task | None, hints: Iterable[str], *, now: datetime | None = None) -> Repair:
     """Return which hint to write and which to remove, so that exactly the right one remains. ``task`` None: deleted.
 
-    With ``now``, a task that was claimed a moment ago may keep its ready hint: its worker is about to replace it.
+    With ``now``, a task that was claimed a moment ago may keep its old hint: its worker is about to replace it.
     """
     hint = None if task is None else keys.index_key(task)
     present = set(hints)
     if task is not None and task.status is Status.RUNNING and now is not None and hint not in present:
         is_recent = now - task.updated_at <= STALE_AFTER
-        if is_recent and any(each.startswith(keys.READY) for each in present):
+        if is_recent and any(map(keys.is_claimable_hint, present)):
             return Repair(missing=None, stale=())
     return Repair(
         missing=hint if hint is not None and hint not in present else None,

@@ -100,6 +100,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     completed_at: Instant | None = None
 
     # Worker assignment
+    inbox: str | None = None  # The worker whose inbox has its hint, while it is pending; None: the ready index.
     worker_id: str | None = None
     lease_id: str | None = None
     settled_lease_id: str | None = None  # The last lease whose holder ended its attempt itself.

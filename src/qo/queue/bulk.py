@@ -122,7 +122,7 @@ async def matching_tasks(
         if after and not after.startswith(prefix) and after > prefix:
             continue
         start = after if after.startswith(prefix) else ""
-        async for batch in task_pages(queue.store, criteria, prefix, start, READS_AT_ONCE):
+        async for batch in task_pages(queue.store, queue.prefix_len, criteria, prefix, start, READS_AT_ONCE):
             tasks = await read_matching(
                 queue.store, criteria, [task_key for _, task_key in batch], queue.payloads.reveal
             )

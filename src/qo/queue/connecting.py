@@ -59,6 +59,7 @@ async def _open(settings: Settings) -> Queue:
         meter=meter,
         sealer=sealer,
         push=_push_config(settings),
+        dispatch=settings.queue.config,
     )
 
 

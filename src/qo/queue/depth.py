@@ -31,8 +31,8 @@ class DepthReader:
         store = self._queue.store
         entries: list[Entry] = []
         waiting, waiting_complete = await self._list_waiting()
-        # In this order, a task that is claimed meanwhile is not missed.
-        for prefix in (keys.READY, keys.LEASES):
+        # In this order, a task that is offered to all or claimed meanwhile is not missed.
+        for prefix in (keys.INBOX, keys.READY, keys.LEASES):
             async for page in pages(store, prefix):
                 entries += page
         now = await store.now()

@@ -16,6 +16,7 @@ from qo.core.shard import chosen_shards
 from qo.core.task import Status
 from qo.errors import CorruptRecord
 from qo.queue.deferred_tasks import DeferredTasks, Judge
+from qo.queue.inbox_walk import InboxScope, InboxWalk
 from qo.queue.index import Walk
 from qo.queue.notice_reader import NoticeReader
 from qo.queue.queue import Queue
@@ -48,9 +49,10 @@ class Feed:
         log_scan_page_size: int = 50,
         judge: Judge = lambda task_type, ahead: Verdict.TAKE,
         notices: NoticeReader | None = None,
+        inbox: InboxScope | None = None,
     ) -> None:
         """``judge`` decides whether this worker takes tasks of a type, once the type is known. With ``notices``, the
-        index is listed only if there is a reason to; without, at every poll."""
+        index is listed only if there is a reason to; without, at every poll. ``inbox``: where else tasks are listed."""
         self._queue = queue
         self._monotonic = queue.ambient.monotonic
         self.mode = mode
@@ -58,7 +60,10 @@ class Feed:
         self._units: frozenset[str] | None = None  # None: shards are not leased.
         self._late_s: float | None = None
         owned = chosen_shards(shards, queue.prefix_len)
-        self._walk = Walk(queue.store, keys.READY, owned, ready_page_size, queue.ambient)
+        walk = Walk(queue.store, keys.READY, owned, ready_page_size, queue.ambient)
+        self._walk = (
+            walk if inbox is None else InboxWalk(queue.store, walk, inbox, ready_page_size, self._monotonic)
+        )
         self._scan = Scan(queue.store, owned, log_scan_page_size)
         self._scan_at = self._monotonic() + SCAN_EVERY_S
         self._candidates: deque[Due] = deque()

@@ -61,7 +61,7 @@ async def read_page(
     reads = 0
     while reads < min(len(positions), READS_MAX) and len(tasks) < limit:
         batch = positions[reads : reads + min(READS_AT_ONCE, READS_MAX - reads)]
-        for task in await gather_cancellable(_read(store, each.key) for each in batch):
+        for task in await gather_cancellable(_read(store, prefix_len, each.key) for each in batch):
             reads += 1
             if task is not None and criteria.admits(task):
                 tasks.setdefault(task.id, task)
@@ -71,8 +71,8 @@ async def read_page(
     return TaskPage(list(tasks.values()), following, complete, reads)
 
 
-async def _read(store: ObjectStore, key: str) -> Task | None:
-    task_key = task_key_of(key)
+async def _read(store: ObjectStore, prefix_len: int, key: str) -> Task | None:
+    task_key = task_key_of(key, prefix_len)
     return None if task_key is None else await read_task(store, task_key)
 
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from qo.core import keys, wire
-from qo.core.shard import validate_shards
+from qo.core.shard import shard_of, validate_shards
 from qo.core.task import Status, Task
 from qo.errors import CorruptRecord, NotFound, UsageError
 from qo.queue.concurrency import gather_cancellable
@@ -27,7 +27,7 @@ ROUNDING = timedelta(seconds=2)
 SCAN_MAX = 100_000  # Keys that `qo list` looks at: a hundred LISTs.
 SCANNED_PER_READ = 10
 _HEX = "0123456789abcdef"
-INDEXES = {Status.PENDING: (keys.READY, keys.WAITING), Status.RUNNING: (keys.LEASES,)}
+INDEXES = {Status.PENDING: (keys.READY, keys.WAITING, keys.INBOX), Status.RUNNING: (keys.LEASES,)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ async def find(
         raise UsageError(f"the limit must be at least 1, not {limit}")
     if criteria.shard is not None:
         validate_shards((criteria.shard,), prefix_len)
-    task_keys, complete = await _dated_keys(store, criteria, scan_max, young_max)
+    task_keys, complete = await _dated_keys(store, prefix_len, criteria, scan_max, young_max)
     reads_max = len(task_keys) if scan_max is None else max(limit, scan_max // SCANNED_PER_READ)
     matches: dict[str, Task] = {}  # By id: a stale hint beside a fresh one leads to the same task twice.
     for start in range(0, min(len(task_keys), reads_max), READS_AT_ONCE):
@@ -101,11 +101,11 @@ async def find(
 
 
 async def _dated_keys(
-    store: ObjectStore, criteria: Filter, scan_max: int | None, young_max: int | None
+    store: ObjectStore, prefix_len: int, criteria: Filter, scan_max: int | None, young_max: int | None
 ) -> tuple[list[str], bool]:
     """Return the keys of tasks that may match, last changed first, and whether these are all."""
     dated, complete = await dated_keys(store, criteria, scan_max, young_max)
-    task_keys = (task_key for _, key in dated if (task_key := task_key_of(key)) is not None)
+    task_keys = (task_key for _, key in dated if (task_key := task_key_of(key, prefix_len)) is not None)
     return list(dict.fromkeys(task_keys)), complete
 
 
@@ -127,7 +127,11 @@ async def dated_keys(
         for prefix in (prefix for prefixes in INDEXES.values() for prefix in prefixes):
             entries += (await store.list(_prefix(prefix, criteria), limit=LIST_LIMIT_MAX)).entries
     # Hints keep the time at which they were written, which may be long before the last renewal.
-    dated = [(e.modified, e.key) for e in entries if indexes is not None or criteria.may_admit(e.modified)]
+    dated = [
+        (e.modified, e.key)
+        for e in entries
+        if (indexes is not None or criteria.may_admit(e.modified)) and _is_in_shard(e.key, criteria)
+    ]
     if criteria.status is Status.RUNNING:
         young, is_whole = await _first_ready(store, criteria.shard, young_max)
         dated, complete = dated + young, complete and is_whole
@@ -150,6 +154,8 @@ async def _entries(
 
 def _split(prefix: str, criteria: Filter) -> list[str]:
     """Return prefixes of about equal size that cover the given one: ids are random, and a shard is how they begin."""
+    if prefix == keys.INBOX:
+        return [prefix]
     if criteria.shard is None:
         return [f"{prefix}{character}" for character in _HEX]
     within = _prefix(prefix, criteria)
@@ -168,19 +174,28 @@ async def _part(store: ObjectStore, prefix: str, quota: int | None) -> tuple[lis
 
 
 def _prefix(prefix: str, criteria: Filter) -> str:
-    return prefix + (f"{criteria.shard}/" if criteria.shard is not None else "")
+    # Inboxes are those of workers, not of shards.
+    return prefix + (f"{criteria.shard}/" if criteria.shard is not None and prefix != keys.INBOX else "")
 
 
-def task_key_of(key: str) -> str | None:
+def _is_in_shard(key: str, criteria: Filter) -> bool:
+    """Whether a listed key may be that of a task in the shard that is meant; only those of inboxes may not."""
+    routed = keys.parse_inbox(key)
+    return routed is None or routed.task_id.startswith(criteria.shard or "")
+
+
+def task_key_of(key: str, prefix_len: int) -> str | None:
     """Return the key of the task that a listed key belongs to; None if it is foreign."""
     if key.startswith(keys.TASKS):
         return key
+    if (routed := keys.parse_inbox(key)) is not None:
+        return keys.task(shard_of(routed.task_id, prefix_len), routed.task_id)
     parsed = keys.parse_index(key)
     return None if parsed is None else keys.task(parsed.shard, parsed.task_id)
 
 
 async def task_pages(
-    store: ObjectStore, criteria: Filter, prefix: str, after: str, size: int
+    store: ObjectStore, prefix_len: int, criteria: Filter, prefix: str, after: str, size: int
 ) -> AsyncIterator[list[tuple[str, str]]]:
     """Yield the keys of tasks that may match in batches, in key order, each with the key that it was listed by."""
     async for entries in pages(store, _prefix(prefix, criteria), after):
@@ -188,7 +203,8 @@ async def task_pages(
             (entry.key, task_key)
             for entry in entries
             if (prefix != keys.TASKS or criteria.may_admit(entry.modified))
-            and (task_key := task_key_of(entry.key)) is not None
+            and _is_in_shard(entry.key, criteria)
+            and (task_key := task_key_of(entry.key, prefix_len)) is not None
         ]
         for start in range(0, len(listed), size):
             yield listed[start : start + size]
@@ -207,20 +223,25 @@ async def read_matching(
 async def _first_ready(
     store: ObjectStore, shard: str | None, most: int | None
 ) -> tuple[list[tuple[datetime, str]], bool]:
-    """Return the first due ready hints, with when they were written, and whether these are all: attempts that have just
-    begun have no lease hint yet."""
-    now, prefix = await store.now(), keys.READY + (f"{shard}/" if shard is not None else "")
+    """Return the first due hints of claimable tasks, with when they were written, and whether these are all: attempts
+    that have just begun have no lease hint yet."""
+    minute, criteria = keys.minute_of(await store.now()), Filter(shard=shard)
     first, count = list[tuple[int, datetime, str]](), 0
-    async for entries in pages(store, prefix):
-        parsed = [(keys.parse_index(entry.key), entry) for entry in entries]
-        due = [
-            (p.minute, e.modified, e.key)
-            for p, e in parsed
-            if p is not None and p.due_minute <= keys.minute_of(now)
-        ]
-        count += len(due)
-        first = [*first, *due] if most is None else heapq.nsmallest(most, [*first, *due])
+    for prefix in (keys.READY, keys.INBOX):
+        async for entries in pages(store, _prefix(prefix, criteria)):
+            parsed = [(keys.parse_inbox(entry.key) or keys.parse_index(entry.key), entry) for entry in entries]
+            due = [
+                (p.minute, e.modified, e.key)
+                for p, e in parsed
+                if p is not None and _due_minute(p) <= minute and _is_in_shard(e.key, criteria)
+            ]
+            count += len(due)
+            first = [*first, *due] if most is None else heapq.nsmallest(most, [*first, *due])
     return [(modified, key) for _, modified, key in first], len(first) == count
+
+
+def _due_minute(parsed: keys.InboxKey | keys.IndexKey) -> int:
+    return parsed.minute if isinstance(parsed, keys.InboxKey) else parsed.due_minute
 
 
 async def pages(store: ObjectStore, prefix: str, after: str = "") -> AsyncIterator[Sequence[Entry]]:

@@ -3,6 +3,7 @@
 It lists ``ready/`` every few seconds and posts a notice of each task that nobody was told of: delayed tasks that become
 due, and those whose notice was lost. It counts the workers, repeats the orders' token, and runs the monitor. The duty
 is on the board (``watch``) and ends by itself; any worker takes it over then. Two lookouts at once only waste requests.
+Tasks that wait too long in the inbox of a worker it offers to all.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from qo.core.task import Status
 from qo.errors import CorruptRecord, QoError
 from qo.queue import control, roster
 from qo.queue.concurrency import gather_cancellable
+from qo.queue.inbox_recovery import InboxRecovery
 from qo.queue.queue import Queue
 from qo.store.port import LIST_LIMIT_MAX, UNCHANGED
 
@@ -65,6 +67,8 @@ class Lookout:
         ] = {}  # By hint: when to post again, and the rest then.
         self._backlog_at, self._backlog_rest_s = float("-inf"), AGAIN_FIRST_S
         self._lists = 1  # That the last round took.
+        self._due_count = 0  # Tasks that were due in the index in the last round.
+        self._inboxes = InboxRecovery(queue, silent_max_s=silent_max_s)
 
     @property
     def on_duty(self) -> bool:
@@ -92,6 +96,8 @@ class Lookout:
             return
         notices, backlog = await self._survey()
         now = await self._queue.store.now()
+        if self._inboxes.is_due(self._board.board, now):
+            await self._inboxes.offer_overdue(self._due_count)
         edits: list[Callable[[Board], Board]] = []
         if notices:
             edits.append(lambda board: rules.post(board, notices, now=now))
@@ -174,7 +180,9 @@ class Lookout:
         """List the index. Return notices of tasks that nobody was told of; and the number of tasks that wait, if it is
         time to say that there are too many to name."""
         now = await self._queue.store.now()
-        waiting = [due for due in await self._list(now) if self._is_due_for_notice(due, now)]
+        listed = await self._list(now)
+        self._due_count = sum(due.due_minute <= keys.minute_of(now) for due in listed)
+        waiting = [due for due in listed if self._is_due_for_notice(due, now)]
         if len(waiting) > READS_MAX:
             minute = keys.minute_of(now)  # Of many, those of the next minute can wait for it.
             waiting = [due for due in waiting if due.due_minute <= minute]

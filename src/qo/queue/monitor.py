@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from qo.core import keys
-from qo.core.cost_model import ROSTER_EVERY_S
+from qo.core.cost_model import INBOXES_EVERY_S, ROSTER_EVERY_S
 from qo.core.depth import QueueDepth
 from qo.core.discovery import Due
 from qo.core.lifecycle import Lapse
@@ -27,6 +27,7 @@ from qo.queue import roster
 from qo.queue.concurrency import gather_cancellable
 from qo.queue.depth import DepthReader
 from qo.queue.follow_up import follow_up
+from qo.queue.inbox_recovery import InboxRecovery
 from qo.queue.index import Walk
 from qo.queue.listing import READS_AT_ONCE
 from qo.queue.purger import Purger, PurgeReport
@@ -72,6 +73,7 @@ class CheckReport:
     failed: int = 0
     cancelled: int = 0
     repaired: int = 0
+    offered: int = 0  # Tasks that waited too long in the inbox of one worker.
     settled: int = 0  # Waiting tasks that nobody had told that they may start, or must be cancelled.
     stale_workers: list[str] = field(default_factory=list[str])
 
@@ -89,6 +91,8 @@ class Monitor:
         self._logged_stale: set[str] = set()
         self._confirmed_stale: set[str] = set()  # Silent workers whose records say that they should have reported.
         self._waiting_tasks = WaitingTasks(queue)
+        self._inboxes = InboxRecovery(queue)
+        self._inboxes_at = float("-inf")
         self._sweeper = Sweeper(queue, self._config.sweep_page_size)
         self._purger = Purger(queue, self._config.retention) if self._config.retention.limits else None
         self._purge_at = float("-inf")
@@ -173,6 +177,10 @@ class Monitor:
                 batch = due_keys[start : start + READS_AT_ONCE]
                 await gather_cancellable(self._examine(due, report) for due in batch)
         report.settled = await self._waiting_tasks.check()
+        if self._queue.ambient.monotonic() >= self._inboxes_at:
+            # Where no lookout does it, because all workers lease their shards.
+            self._inboxes_at = self._queue.ambient.monotonic() + INBOXES_EVERY_S
+            report.offered = await self._inboxes.offer_overdue()
         await self._queue.hints.flush()
         if self._queue.ambient.monotonic() - self._roster_at >= roster_every_s:
             self._roster_at = self._queue.ambient.monotonic()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import datetime
 from itertools import count
 
+from qo.core import keys
 from qo.core.board import Board, Notice, Reader, due_from, has_missed, is_watched, rest_max_s
 from qo.core.discovery import Due
 from qo.queue.queue import Queue
@@ -31,9 +32,11 @@ class NoticeReader:
         rest_s: float,
         on_duty: Callable[[], bool] = lambda: False,
         on_news: Callable[[], None] = lambda: None,
+        holds_inbox: Callable[[str], bool] = lambda worker_id: False,
     ) -> None:
         """``rest_s``: the longest rest between reads. ``on_duty``: whether this process is the lookout. ``on_news`` is
-        called when this process itself has submitted a task."""
+        called when this process itself has submitted a task. ``holds_inbox``: whether to take tasks out of the inbox of
+        that worker."""
         self._queue = queue
         self._board = queue.board
         self._monotonic = queue.ambient.monotonic
@@ -41,6 +44,7 @@ class NoticeReader:
         self._reader = Reader(worker_id, 1, rest_s)
         self.on_duty = on_duty
         self._on_news = on_news
+        self._holds_inbox = holds_inbox
         self._last_number: int | None = (
             None  # The number of the last notice that was read; None: the board says nothing.
         )
@@ -73,6 +77,8 @@ class NoticeReader:
 
     def _plan_own(self, notice: Notice) -> None:
         """Try a task that this process has submitted or put back: it need not wait for the board to say so."""
+        if not self._may_follow(notice):
+            return
         in_s = max(0.0, (notice.due - notice.at).total_seconds())
         self.plan(due_from(notice), in_s)
         self._on_news()
@@ -117,8 +123,10 @@ class NoticeReader:
 
     def _follows(self, notice: Notice, now: datetime, is_new_after_absence: bool) -> bool:
         """Whether to try this task now; each notice is followed once."""
-        if notice.number in self._followed:
+        if notice.number in self._followed or not self._may_follow(notice):
             return False
+        if notice.hint.startswith(keys.INBOX):
+            return True  # Nobody else will.
         if notice.due > now:
             if self._reader.is_preferred(notice):
                 in_s = (notice.due - now).total_seconds()
@@ -131,6 +139,11 @@ class NoticeReader:
             self._probes.add(notice.task)
             return True
         return False
+
+    def _may_follow(self, notice: Notice) -> bool:
+        """Whether the task is not in the inbox of another worker."""
+        routed = keys.parse_inbox(notice.hint)
+        return routed is None or self._holds_inbox(routed.worker_id)
 
     def _learn_crew(self, board: Board) -> None:
         rest_s = rest_max_s(board.workers, self._rest_s)

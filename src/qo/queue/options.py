@@ -247,6 +247,13 @@ def require_text(name: str, value: Any) -> None:
             raise UsageError(f"{name} must be text that UTF-8 can hold, not {_describe(value)}") from None
 
 
+def escape_text(name: str, text: str) -> str:
+    """Escape what UTF-8 cannot hold: an error that quotes an undecodable file name must still be recorded."""
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"{name} must be text, not {type(text).__name__}: give str(...) of it")
+    return text.encode(errors="backslashreplace").decode()
+
+
 def _check_range(name: str, value: float, low: float, high: float) -> None:
     _check_real(name, value)
     if not low <= value <= high:  # Also catches NaN, which compares false.

@@ -1,8 +1,8 @@
 """The sending side of push: wakes a worker for each task that this process makes ready.
 
 It works in the background and fails silently: a task whose wake-up is lost is found by a worker that polls. The workers
-are those of the roster, listed at most every ``VIEW_FOR_S`` while tasks are made ready. One that does not answer is
-left alone for a while.
+are those of the roster, as the view shows them. One that does not answer is left alone for a while. A task in the inbox
+of a worker wakes that worker and no other.
 """
 
 from __future__ import annotations
@@ -13,30 +13,24 @@ import socket
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
 from qo.ambient import Ambient
 from qo.core import wire
 from qo.core.ownership import unit_of
 from qo.core.push import IDS_MAX, Network, Target, choose, is_reachable
 from qo.core.task import Status, Task
-from qo.errors import QoError
 from qo.queue import roster
 from qo.queue.wake_client import send_wake_up
-from qo.store.port import ObjectStore
+from qo.queue.worker_view import WorkerView
 
 log = logging.getLogger(__name__)
 
-VIEW_FOR_S = 30.0
-DENIED_FOR_S = 600.0  # After the roster could not be read.
 DROPPED_FOR_S = 60.0  # A worker that did not answer, or refused the token.
 FULL_FOR_S = 0.5  # A worker that had no room.
 TIMEOUT_S = 0.25
 CLOSE_S = 2.0
 TRIES = 2  # Workers that are tried for a task.
 PENDING_MAX = 1_000  # Beyond that, tasks wait for a poll.
-RECORDS_MAX = 16  # Records of workers that are read for a view.
-SILENT_MAX_S = 120.0  # Older records are not read at all.
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +38,17 @@ class PushConfig:
     token: str
     networks: Sequence[Network]
     timeout_s: float = TIMEOUT_S
-    view_for_s: float = VIEW_FOR_S
 
 
 class Pusher:
-    def __init__(self, store: ObjectStore, config: PushConfig, ambient: Ambient) -> None:
-        self._store = store
+    def __init__(self, view: WorkerView, config: PushConfig, ambient: Ambient) -> None:
+        self._view = view
+        self._workers: Sequence[roster.WorkerInfo] = ()  # Of the view that the targets were taken from.
         self._config = config
         self._ambient = ambient
         self._pending: deque[Task] = deque(maxlen=PENDING_MAX)
         self._sender: asyncio.Task[None] | None = None
         self._targets: dict[str, Target] = {}
-        self._view_until = float("-inf")
         self._avoided: dict[str, float] = {}  # Until when a worker is not woken, by id.
         self._host = socket.gethostname()
         self.counts: Counter[str] = Counter()  # sent, refused, lost, unsent.
@@ -78,12 +71,7 @@ class Pusher:
 
     async def _send_all(self) -> None:
         while self._pending:
-            try:
-                await self._refresh_view()
-            except QoError as error:
-                log.warning("cannot look for workers to wake, so tasks wait for a poll: %s", error)
-                self._view_until = self._ambient.monotonic() + DENIED_FOR_S
-                self._targets = {}
+            await self._refresh_targets()
             tasks = [self._pending.popleft() for _ in range(min(IDS_MAX, len(self._pending)))]
             await self._send(tasks, TRIES)
 
@@ -109,9 +97,14 @@ class Pusher:
         if rest and tries > 1:
             await self._send(rest, tries - 1)
 
+    def avoids(self, worker_id: str) -> bool:
+        """Whether a worker has not answered, or had no room, a moment ago."""
+        return self._avoided.get(worker_id, 0.0) > self._ambient.monotonic()
+
     def _choose(self, task: Task) -> Target | None:
-        now = self._ambient.monotonic()
-        able = [each for name, each in self._targets.items() if self._avoided.get(name, 0.0) <= now]
+        able = [each for name, each in self._targets.items() if not self.avoids(name)]
+        if task.inbox is not None:
+            return next((each for each in able if each.worker_id == task.inbox), None)
         return choose(able, task.task_type, unit_of(task.shard), self._ambient.unit())
 
     async def _wake(self, target: Target, tasks: Sequence[Task]) -> bool:
@@ -130,20 +123,12 @@ class Pusher:
             log.debug("worker %s at %s was not woken: %s", target.worker_id, target.address, status or "no answer")
         return False
 
-    async def _refresh_view(self) -> None:
-        now = self._ambient.monotonic()
-        if now < self._view_until:
+    async def _refresh_targets(self) -> None:
+        workers = await self._view.read()
+        if workers is self._workers:
             return
-        self._view_until = now + self._config.view_for_s
-        store_now = await self._store.now()
-        records = await roster.some_workers(
-            self._store,
-            since=store_now - timedelta(seconds=SILENT_MAX_S),
-            count=RECORDS_MAX,
-            ambient=self._ambient,
-        )
-        live = [each for each in records if not each.is_stale(store_now) and not each.is_leaving]
-        self._targets = {each.worker_id: _target(each) for each in live if self._may_wake(each)}
+        self._workers, now = workers, self._ambient.monotonic()
+        self._targets = {each.worker_id: _target(each) for each in workers if self._may_wake(each)}
         self._avoided = {name: until for name, until in self._avoided.items() if until > now}
 
     def _may_wake(self, worker: roster.WorkerInfo) -> bool:

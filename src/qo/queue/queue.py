@@ -13,10 +13,11 @@ from typing import Any
 
 from qo.ambient import SYSTEM, Ambient
 from qo.core import keys, lifecycle
+from qo.core.dispatch import DispatchConfig
 from qo.core.lifecycle import Command, Reason, Rejected
 from qo.core.shard import validate_prefix_len, validate_task_id
 from qo.core.task import Status, Task
-from qo.errors import LeaseLost, Refused, UsageError
+from qo.errors import LeaseLost, Refused
 from qo.queue import listing
 from qo.queue.board import NoticeBoard
 from qo.queue.bulk import Action, BulkReport, act_on_matching
@@ -27,14 +28,16 @@ from qo.queue.followers import Followers
 from qo.queue.groups import Groups
 from qo.queue.hints import Hints
 from qo.queue.listing import Filter, FoundTasks
-from qo.queue.options import DELAY_S_MAX, NewTask, Options, check_number, check_text, require_text
+from qo.queue.options import DELAY_S_MAX, NewTask, Options, check_number, check_text, escape_text, require_text
 from qo.queue.payload import Payloads
 from qo.queue.pusher import PushConfig, Pusher
 from qo.queue.sealer import Sealer
 from qo.queue.submitter import PreparedTask, Submission, Submitter
+from qo.queue.task_router import make_router
 from qo.queue.task_wait import load_again, wait_for_end
 from qo.queue.tasks import Snapshot, Tasks
 from qo.queue.uniques import Uniques
+from qo.queue.worker_view import WorkerView
 from qo.store.metered import Metered
 from qo.store.port import Deletion, ObjectStore
 
@@ -66,8 +69,10 @@ class Queue:
         meter: Metered | None = None,
         sealer: Sealer | None = None,
         push: PushConfig | None = None,
+        dispatch: DispatchConfig | None = None,
     ) -> None:
-        """``sealer`` encrypts inputs, outputs, progress and errors; None: they are stored as they are."""
+        """``sealer`` encrypts inputs, outputs, progress and errors; None: they are stored as they are. ``dispatch``
+        says how new tasks reach workers; None: through the ready index."""
         self.store = store
         self.meter = meter  # Counts requests and their cost; None: they are not counted.
         self.prefix_len = validate_prefix_len(prefix_len)
@@ -75,9 +80,11 @@ class Queue:
         self.hints = Hints(store)
         self.board = NoticeBoard(store, ambient)
         self.tasks = Tasks(store, self.hints, self.board, prefix_len, ambient)
-        self.pusher = None if push is None else Pusher(store, push, ambient)
+        self.dispatch = dispatch or DispatchConfig()
+        self._workers = WorkerView(store, ambient, self.dispatch.view_s)
+        self.pusher = None if push is None else Pusher(self._workers, push, ambient)
         if self.pusher is not None:
-            self.tasks.on_write = self.pusher.note_ready
+            self.tasks.on_ready = self.pusher.note_ready
         self.payloads = Payloads(store, payload_threshold_bytes, sealer)
         self.groups = Groups(store, self.tasks, ambient)
         self.followers = Followers(self.tasks, self.groups, ambient)
@@ -88,6 +95,7 @@ class Queue:
             followers=self.followers,
             uniques=Uniques(store, self.tasks, self.payloads, ambient),
             payloads=self.payloads,
+            router=make_router(self.dispatch, self._workers, ambient, self.pusher),
             prefix_len=self.prefix_len,
             ambient=ambient,
         )
@@ -204,13 +212,14 @@ class Queue:
         accepts: Callable[[Task], bool] = lambda task: True,
         on_failure: Callable[[Task], str | None] = lambda task: None,
         hint: Deletion | None = None,
+        hinted: bool = False,
     ) -> Claim | Rejected | None:
         """Claim a pending task, unless ``accepts`` declines it.
 
         Return None if there is no such task. A task past its expiry is marked expired. ``on_failure`` names the type of
         the task that is submitted if this one fails for good, also if its worker dies; its own ``on_failure`` counts
-        more. ``hint``: the ready hint that led to the task. It then stays until the task ends or ``index_lease`` is
-        called, which should be within seconds.
+        more. ``hint``: the hint that led to the task; ``hinted``: it has the one that it should have. That one stays
+        until the task ends or ``index_lease`` is called, which should be within seconds.
         """
         require_text("worker_id", worker_id)
         check_number("lease_s", lease_s, 0.001, DELAY_S_MAX)
@@ -221,6 +230,8 @@ class Queue:
             return Rejected(Reason.WRONG_STATE, f"task {task_id} is not for this worker")
         if hint is not None and hint.key == keys.index_key(snapshot.task):
             snapshot = snapshot._replace(hints=(hint,))
+        elif hinted:
+            snapshot = snapshot._replace(hints=snapshot.old_hints)
         lease_id = self.ambient.task_id()
         follows = on_failure(snapshot.task)
         command = lifecycle.Claim(self.ambient.token(), lease_id, worker_id, lease_s, follows)
@@ -268,9 +279,9 @@ class Queue:
         ``permanent``. An attempt that was stopped on request (``cancelled``) ends the task as cancelled."""
         check_number("delay_s", delay_s, 0, DELAY_S_MAX)
         seal, task_id = self.payloads.seal_text, claim.task.id
-        error = seal(task_id, "last_error", _escape_text("error", error))
+        error = seal(task_id, "last_error", escape_text("error", error))
         if traceback is not None:
-            traceback = seal(task_id, "traceback", _escape_text("traceback", traceback))
+            traceback = seal(task_id, "traceback", escape_text("traceback", traceback))
         command = lifecycle.Fail(
             self.ambient.token(),
             claim.lease_id,
@@ -369,6 +380,7 @@ class Queue:
     async def close(self) -> None:
         if self.pusher is not None:
             await self.pusher.close()
+        await self._workers.close()
         await self.flush()
         await self.store.close()
 
@@ -383,10 +395,3 @@ class Queue:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _escape_text(name: str, text: str) -> str:
-    """Escape what UTF-8 cannot hold: an error that quotes an undecodable file name must still be recorded."""
-    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"{name} must be text, not {type(text).__name__}: give str(...) of it")
-    return text.encode(errors="backslashreplace").decode()

@@ -51,6 +51,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     http: str | None = None  # Where its status server listens.
     push: str | None = None  # Where it takes wake-ups, "host:port"; None: nowhere.
     push_place: int = 0  # Of this queue among those of its process, which share the address.
+    inbox_until: datetime | None = None  # Until when it owns the inbox of its id; None: it owns none.
+    token: str = ""  # Of this write, if it owns an inbox.
     host: str | None = None
     pid: int | None = None
     requests: int = 0  # Sent to the store since the start, and what S3 would charge for them.
@@ -71,6 +73,9 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_leaving(self) -> bool:
         return self.state in LEAVING
+
+    def owns_inbox(self, now: datetime) -> bool:
+        return self.inbox_until is not None and now < self.inbox_until
 
 
 preload(WorkerInfo)

@@ -18,6 +18,7 @@ from qo.queue.flow_plan import FlowPlan, Step, layers
 from qo.queue.followers import Followers
 from qo.queue.options import NewTask, build
 from qo.queue.payload import Payloads
+from qo.queue.task_router import Router
 from qo.queue.tasks import Snapshot, Tasks
 from qo.queue.uniques import Uniques
 
@@ -51,13 +52,16 @@ class Submitter:
         followers: Followers,
         uniques: Uniques,
         payloads: Payloads,
+        router: Router | None,
         prefix_len: int,
         ambient: Ambient,
     ) -> None:
+        """``router`` puts new tasks into the inboxes of workers; None: they go to the ready index."""
         self._tasks = tasks
         self._followers = followers
         self._uniques = uniques
         self._payloads = payloads
+        self._router = router
         self._prefix_len = prefix_len
         self._ambient = ambient
 
@@ -115,6 +119,8 @@ class Submitter:
                 return holder, False
             task = prepared.with_id(holder, self._prefix_len).task
         task = await self._payloads.offload_input(task, prepared.body)
+        if self._router is not None:
+            task = await self._router.route(task)
         snapshot, created = await self._tasks.create(task)
         if not created and new.options.unique is None:
             await self._check_same(snapshot.task, new)

@@ -156,14 +156,15 @@ class Sweeper:
                 for prefix in (keys.READY, keys.LEASES, keys.WAITING)
                 async for entry in self._list(prefix, first, last)
             ]
+            entries += [entry async for page in pages(self._queue.store, keys.INBOX) for entry in page]
             shard_hints.clear()
             shard_hints[only_shard] = entries
         hints: dict[str, dict[str, str]] = defaultdict(dict)
         for entry in entries:
-            parsed = keys.parse_index(entry.key)
+            parsed = keys.parse_inbox(entry.key) or keys.parse_index(entry.key)
             if parsed is None:
                 continue
-            if after < keys.task(parsed.shard, parsed.task_id) <= (until or keys.AFTER_ALL):
+            if after < self._queue.tasks.key(parsed.task_id) <= (until or keys.AFTER_ALL):
                 hints[parsed.task_id][entry.key] = entry.etag
         return hints
 

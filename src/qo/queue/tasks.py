@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from qo.ambient import Ambient
 from qo.core import keys, wire
 from qo.core.discovery import Due
@@ -55,7 +57,7 @@ class Tasks:
         self._board = board
         self._prefix_len = prefix_len
         self._ambient = ambient
-        self.on_write: Callable[[Task], None] = _ignore  # Called after each write, once the hints are there.
+        self.on_ready: Callable[[Task], None] = _ignore  # Called once the hint of a pending task is there.
         self.release: Release = (
             _release_nothing  # Set by the queue: tells the dependents of a task that has ended.
         )
@@ -79,7 +81,6 @@ class Tasks:
             wrote = await self._write(key, task, None)
             if isinstance(wrote, PutResult):
                 await self.project(task)
-                self.on_write(task)
                 return Snapshot(task, wrote.etag), True
             if wrote.current is not None:
                 return Snapshot(wire.decode_task(wrote.current.body, key), wrote.current.etag), False
@@ -105,7 +106,6 @@ class Tasks:
                 return snapshot
             moved = await self._move(key, snapshot, decision, command, follow)
             if isinstance(moved, Snapshot):
-                self.on_write(decision)
                 return moved
             if moved.current is None and snapshot.task.ended:
                 raise NotFound(f"task {snapshot.task.id} was purged a moment ago")
@@ -124,10 +124,14 @@ class Tasks:
     async def _add_hint(self, key: str, task: Task) -> Deletion | None:
         """Return how to remove it, or None if that failed: the task's old hint must then stay."""
         result = await self._hints.add(key, task.token)
+        if result is None and key.startswith(keys.INBOX):
+            # Perhaps this process has no right to write there. The ready index leads to the task as well.
+            return await self._add_hint(keys.ready_key(task), replace(task, inbox=None))
         if result is None:
             return None
-        if key.startswith(keys.READY):
+        if keys.is_claimable_hint(key):
             self._board.post(task, result)
+            self.on_ready(task)
         return exactly(key, result)
 
     async def index_lease(self, snapshot: Snapshot) -> Deletion | None:

@@ -30,11 +30,11 @@ def page_policy(bucket: str, prefix: str, *, operator: bool, partition: str = "a
     """
     place = Bucket(bucket, prefix, partition)
     actions, fewer = ((PAGE_TASKS, PAGE_HINTS), (PAGE_TASKS, PAGE_HINTS_SHORT)) if operator else ((), ())
-    for narrow, grants in ((True, actions), (False, actions), (False, fewer)):
+    # Without a prefix, everything below it would be the whole bucket.
+    choices = ((True, actions), (False, actions), (False, fewer)) if prefix else ((True, actions), (True, fewer))
+    for narrow, grants in choices:
         if len(text := encode_policy(_policy(place, grants, narrow=narrow))) <= POLICY_MAX:
             return text
-        if not prefix:
-            break
     raise UsageError(
         f"the names of bucket {bucket!r} and prefix {prefix!r} are too long for a session policy, which STS limits to "
         f"{POLICY_MAX} characters: use --read-only, whose policy is shorter, or a shorter prefix"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from qo.core.board import WatchTimes
 from qo.core.discovery import IndexMode, UnknownTypes
+from qo.core.dispatch import Dispatch
 from qo.core.limit_shares import Limit
 from qo.core.ownership import LeasingConfig
 from qo.core.poll import Pace
@@ -64,6 +65,7 @@ class WorkerConfig:
     shutdown_grace_s: float = 30.0  # For running tasks to finish.
     cancel_grace_s: float = 10.0  # For cancelled tasks to stop.
 
+    dispatch: Dispatch = Dispatch.SHARED
     has_monitor: bool = False  # Whether a monitor runs beside it, which checks while this worker is the lookout.
     watch: WatchTimes = field(default_factory=WatchTimes)
     http: str = "off"
@@ -90,6 +92,16 @@ class WorkerConfig:
     def leases_shards(self) -> bool:
         """Whether it polls only shards that it holds a lease on. To find the queue empty, it must look everywhere."""
         return self.shard_leasing is not None and not self.stop_when_empty
+
+    @property
+    def owns_inbox(self) -> bool:
+        """Whether tasks may be routed to it. One that scans all tasks, or stops when there are none, has no inbox."""
+        return (
+            self.dispatch is Dispatch.DIRECT
+            and not self.stop_when_empty
+            and self.shard_leasing is None
+            and self.index_mode is not IndexMode.LOG_SCAN
+        )
 
     @property
     def renew_s(self) -> float:

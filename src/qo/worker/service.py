@@ -16,6 +16,7 @@ from qo.config.kinds import parse_rate
 from qo.config.settings import Settings
 from qo.config.worker import ShardLeasingSettings, WorkerSettings
 from qo.core.board import Rank, WatchTimes
+from qo.core.dispatch import Dispatch
 from qo.core.limit_shares import parse_limit
 from qo.core.ownership import LeasingConfig
 from qo.core.poll import Pace
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from qo.http_server.pages import PageServer
 
 log = logging.getLogger(__name__)
+
+INBOX_HEARTBEAT_MAX_S = 60.0
 
 
 async def run_worker(
@@ -242,7 +245,8 @@ def worker_config(queue: Queue, settings: Settings, stop_when_empty: bool) -> Wo
         shared_limits={task_type: parse_limit(task_type, text) for task_type, text in values.limits},
         lease_s=values.lease_s,
         clock_doubt_s=APART_S if settings.location.is_remote else 0.0,
-        heartbeat_s=_heartbeat_s(values),
+        heartbeat_s=_heartbeat_s(values, is_direct=settings.queue.dispatch is Dispatch.DIRECT),
+        dispatch=settings.queue.dispatch,
         has_monitor=not values.no_monitor,
         watch=WatchTimes.for_checks(settings.monitor.check_interval_s),
         control_s=values.control_s,
@@ -265,10 +269,13 @@ def _service_options(values: WorkerSettings) -> ServiceOptions:
     )
 
 
-def _heartbeat_s(values: WorkerSettings) -> float:
-    """Where shards are leased, heartbeats say who shares them, and must not be much rarer than leases are renewed."""
+def _heartbeat_s(values: WorkerSettings, *, is_direct: bool) -> float:
+    """Where shards are leased, heartbeats say who shares them, and must not be much rarer than leases are renewed.
+    Where tasks are dispatched directly, whoever submits must not take the worker for dead."""
     leasing = values.shard_leasing
-    return min(values.heartbeat_s, leasing.lease_ttl_s / 2) if leasing.enabled else values.heartbeat_s
+    if leasing.enabled:
+        return min(values.heartbeat_s, leasing.lease_ttl_s / 2)
+    return min(values.heartbeat_s, INBOX_HEARTBEAT_MAX_S) if is_direct else values.heartbeat_s
 
 
 def leasing_config(settings: ShardLeasingSettings, pace: Pace) -> LeasingConfig | None:

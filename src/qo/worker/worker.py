@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
-from qo.errors import UsageError
+from qo.errors import LeaseLost, UsageError
 from qo.queue import roster
 from qo.queue.queue import Queue
 from qo.store.metered import Metered
@@ -25,7 +25,7 @@ from qo.worker.loop.control import Control
 from qo.worker.loop.crew import Crew
 from qo.worker.loop.drain import Drain
 from qo.worker.loop.hold import Hold, Holds
-from qo.worker.loop.keeper import Keeper, KeeperThread, OpenQueue
+from qo.worker.loop.keeper import Keeper, KeeperHost, OpenQueue
 from qo.worker.loop.loop_lag import LoopLag
 from qo.worker.loop.mailbox import Mailbox
 from qo.worker.loop.slot_share import SharedSlotsMember
@@ -63,7 +63,6 @@ class Worker:
         roster.validate_worker_id(config.worker_id)
         self._queue = queue
         self._config = config
-        self._open_queue = open_queue
         self._loop = asyncio.get_running_loop()
         self._ran = False
         self._background: list[asyncio.Task[None]] = []
@@ -95,7 +94,7 @@ class Worker:
         )
         self._follower = self._crew.make_follower(self._control, self._holds, self._attempts, self._feed)
         self._keeper = Keeper(self._holds, self.stats, config.lease_times, stop_attempt=self._stop_attempt)
-        self._keeper_thread: KeeperThread | None = None
+        self._keeper_host = KeeperHost(self._keeper, queue, open_queue)
         self._loop_lag = LoopLag(self.stats)
         self._gauge = self._make_gauge()
         self._heartbeat = self._make_heartbeat(app)
@@ -103,6 +102,7 @@ class Worker:
             slot_share.attach(self._used_slots, self._ports.wake_up.room_freed)
         self._reported_shards: tuple[str, ...] = ()
         self._status: StatusServer | None = None
+        self._failure: LeaseLost | None = None
 
     def _make_type_filter(self, app: App) -> TypeFilter:
         return TypeFilter(
@@ -184,7 +184,14 @@ class Worker:
             scope=self._scope,
             ports=self._ports,
             count_requests=self._gauge.count_requests,
+            inbox_lease=self._crew.inbox_lease,
+            on_lost=self._fail,
         )
+
+    def _fail(self, error: LeaseLost) -> None:
+        """Stop all handlers at once and end with this error: another worker runs under the same id."""
+        self._failure = error
+        self._control.hurry()
 
     def pause(self) -> None:
         """Claim nothing more until resumed. Waiting tasks are given back, running ones go on. Callable from any
@@ -255,6 +262,8 @@ class Worker:
         try:
             await self._begin()
             await self._work()
+            if self._failure is not None:
+                raise self._failure
         except asyncio.CancelledError:
             self._control.hurry()
             raise
@@ -266,18 +275,7 @@ class Worker:
     async def _begin(self) -> None:
         config = self._config
         if config.http != "off":
-            from qo.worker.observe.status import StatusServer
-            from qo.worker.observe.wake_page import build_posts, push_address
-
-            def claim(task_ids: Sequence[str]) -> None:
-                call_on_loop(self._loop, lambda: self._mailbox.push(task_ids))
-
-            posts = build_posts(config, take=claim, has_room=self._has_room)
-            self._status = StatusServer(
-                config.http, snapshot=self.snapshot, stats=self.stats, health=self.health, posts=posts
-            )
-            self._heartbeat.http = self._status.start()
-            self._heartbeat.push = push_address(config, self._heartbeat.http)
+            self._serve_status()
         self._heartbeat.leasing = self._ownership is not None
         self._spawn(self._loop_lag.run(self._attempts.tick))
         self._follower.begin(await self._heartbeat.begin())
@@ -285,17 +283,25 @@ class Worker:
         await self._follower.look()  # Before the first claim: the queue may be paused.
         self._ports.enter(State.RUNNING)
         self._apply_control()
-        if self._open_queue is None:
-            self._spawn(self._keeper.run(self._own_queue))
-        else:
-            self._keeper_thread = KeeperThread(self._keeper, self._open_queue)
-            self._keeper_thread.start()
+        self._keeper_host.start()
         self._spawn(self._heartbeat.run(), self._shared_limits.run(), self._follower.run(config.control_s))
         self._spawn(OrphanTypes(self._queue, self._type_filter, self.stats).run())
         if self._ownership is None:
             self._spawn(self._crew.lookout.run())
         else:
             self._leasing = asyncio.create_task(self._ownership.run())
+
+    def _serve_status(self) -> None:
+        from qo.worker.observe.status import serve_status
+
+        self._status, self._heartbeat.http, self._heartbeat.push = serve_status(
+            self._config,
+            snapshot=self.snapshot,
+            stats=self.stats,
+            health=self.health,
+            take=lambda task_ids: call_on_loop(self._loop, lambda: self._mailbox.push(task_ids)),
+            has_room=self._has_room,
+        )
 
     async def _work(self) -> None:
         """Run the mailbox until the worker is stopped, or the mailbox returns (an empty queue) or breaks."""
@@ -320,7 +326,9 @@ class Worker:
         """Give up every claim and lease, and stop all parts."""
         self._mailbox.shut()
         self._ports.enter(State.DRAINING)
-        await self._release_shards()  # First: other workers can poll them while this one finishes.
+        # First: other workers can take over while this one finishes.
+        await self._release_shards()
+        self._crew.start_emptying()
         await self._drain.finish_running()
         if not self._drain.is_done:
             self._ports.enter(State.CANCELLING)
@@ -328,8 +336,8 @@ class Worker:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        if self._keeper_thread is not None:
-            await self._keeper_thread.stop()
+        await self._keeper_host.stop()
+        await self._crew.finish_emptying()
         await self._queue.flush()
         await best_effort(self._sign_off(), "signing off")
         for executor in self._executors.values():
@@ -386,9 +394,5 @@ class Worker:
     def _spawn(self, *work: Coroutine[Any, Any, None]) -> None:
         self._background.extend(asyncio.create_task(each) for each in work)
 
-    async def _own_queue(self) -> Queue:
-        return self._queue
-
     def _meters(self) -> list[Metered]:
-        meters = (self._queue.meter, None if self._keeper_thread is None else self._keeper_thread.meter)
-        return [meter for meter in meters if meter is not None]
+        return [meter for meter in (self._queue.meter, self._keeper_host.meter) if meter is not None]

@@ -133,6 +133,9 @@ def _left(before: Task, after: Task) -> str | None:
     if before.status is Status.PENDING:
         if after.status is Status.PENDING and after.flow != before.flow:
             return None
+        offered = replace(before, inbox=None, token=after.token, updated_at=after.updated_at)
+        if before.inbox is not None and after == offered:
+            return None
         # Only who asks for it cancels what nobody holds.
         return None if after.status is Status.CANCELLED else f"from pending to {after.status} without a claim"
     if after.settled_lease_id == before.lease_id:

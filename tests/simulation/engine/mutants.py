@@ -17,13 +17,14 @@ from qo.ambient import Ambient
 from qo.api.contract.task import Claimed
 from qo.core import lifecycle, sweep
 from qo.core.lifecycle import Held
-from qo.core.task import Task
+from qo.core.task import Status, Task
 from qo.dispatcher.attempts import claiming, completion
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import rows
 from qo.dispatcher.versions import side_inputs
 from qo.queue import follow_up, monitor, shard_leases, task_removal, tasks
 from qo.queue import queue as queue_module
+from qo.queue.inbox_recovery import InboxRecovery
 from qo.queue.options import NewTask, Options, build
 from qo.queue.schedule_runner import Scheduler
 from qo.queue.shard_leases import ShardLeases
@@ -196,6 +197,26 @@ def _permits_while_asking(patch: Patch) -> None:
     patch.setattr(SharedLimit, "wish", keep_permits)
 
 
+def _inboxes_stay(patch: Patch) -> None:
+    """Nobody looks into the inboxes of the dead."""
+
+    async def offer_nothing(self: InboxRecovery, ready: int = 0) -> int:
+        return 0
+
+    patch.setattr(InboxRecovery, "offer_overdue", offer_nothing)
+
+
+def _offer_whatever_it_is(patch: Patch) -> None:
+    """A task that is taken out of an inbox is pending again, whoever has claimed it meanwhile."""
+
+    def offer(task: Task, command: lifecycle.Offer, now: datetime) -> Any:
+        if task.status is Status.RUNNING:
+            return lifecycle._end_lease(task, command, now, Status.PENDING, available_at=now)
+        return lifecycle._offer(task, command, now)
+
+    patch.setitem(lifecycle._MOVES, lifecycle.Offer, offer)
+
+
 MUTANTS: dict[str, Mutant] = {
     "no-fence": Mutant("worker", _no_fence),
     "no-conditional-write": Mutant("queue", _no_condition),
@@ -210,4 +231,6 @@ MUTANTS: dict[str, Mutant] = {
     "any-lease-is-free": Mutant("shards", _any_lease_is_free),
     "purge-blindly": Mutant("purges", _purge_blindly),
     "permits-while-asking": Mutant("limits", _permits_while_asking, first=9),
+    "inboxes-stay": Mutant("queue", _inboxes_stay),
+    "offer-whatever-it-is": Mutant("worker", _offer_whatever_it_is),
 }

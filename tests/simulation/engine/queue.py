@@ -33,6 +33,7 @@ from qo.worker.api.app import App
 from qo.worker.api.context import Context
 from qo.worker.api.signals import Reschedule, Retry
 from qo.worker.worker import Worker, WorkerConfig
+from simulation.engine.dispatching import draw_dispatch
 from simulation.engine.faults import Faults
 from simulation.engine.ledger import Ledger, planned
 from simulation.engine.line import Line, Perils
@@ -62,6 +63,7 @@ class World:
         self.stops = self.rng.choice(
             [0.0, 0.002, 0.01]
         )  # And how likely a request is a process's last for a while.
+        self.dispatch = draw_dispatch(faults)
         self.acknowledged: set[str] = set()
         self.attempts: list[tuple[str, int]] = []  # Of each handler that was started.
 
@@ -94,6 +96,7 @@ class World:
             Retrying(line, ambient=ambient) if self.retrying else line,
             prefix_len=self.prefix_len,
             ambient=ambient,
+            dispatch=self.dispatch.config,
         )
 
     def app(self, name: str) -> App:
@@ -177,7 +180,8 @@ async def work(world: World, name: str) -> None:
     config = WorkerConfig(
         worker_id=name,
         concurrency=rng.choice([1, 4]),
-        index_mode=rng.choice(list(IndexMode)),
+        index_mode=world.dispatch.index_mode(rng.choice(list(IndexMode))),
+        dispatch=world.dispatch.draw_mode(name),
         ready_page_size=rng.choice([3, 100]),
         log_scan_page_size=rng.choice([5, 50]),
         pace=Pace(0.1, 2.0),
@@ -299,7 +303,7 @@ async def check_hints(queue: Queue, tasks: list[Task]) -> None:
         pass
     found = {
         entry.key
-        for prefix in (keys.READY, keys.LEASES, keys.WAITING)
+        for prefix in (keys.READY, keys.LEASES, keys.WAITING, keys.INBOX)
         async for entries in pages(queue.store, prefix)
         for entry in entries
     }

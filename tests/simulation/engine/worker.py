@@ -36,6 +36,7 @@ from qo.worker.api.signals import Reject, Reschedule, Retry
 from qo.worker.config import WorkerConfig
 from qo.worker.layers import ServiceOptions
 from qo.worker.worker import Worker
+from simulation.engine.dispatching import draw_dispatch
 from simulation.engine.faults import Faults
 from simulation.engine.ledger import Ledger
 from simulation.engine.line import Line, Perils
@@ -61,6 +62,7 @@ class World:
         self.learns_time = rng.random() < 0.4
         # A clock that is known to a second or so needs leases that are longer than that.
         self.leases_s = LONG if self.learns_time else SHORT
+        self.dispatch = draw_dispatch(faults)
         self.acknowledged: set[str] = set()
         self.cancelled: set[str] = set()  # Those that somebody asked to cancel.
         self.stopped: set[str] = set()  # Those whose attempt was stopped for good at its worker.
@@ -85,7 +87,8 @@ class World:
         )
         line = Line(name, self.truth, perils, self.faults)
         ambient = Ambient.seeded(rng.getrandbits(64), virtual.monotonic)
-        return line, Queue(Retrying(line, ambient=ambient) if self.retrying else line, ambient=ambient)
+        store = Retrying(line, ambient=ambient) if self.retrying else line
+        return line, Queue(store, ambient=ambient, dispatch=self.dispatch.config)
 
     def plain(self) -> Queue:
         return Queue(self.truth, ambient=Ambient.seeded(self.faults.seed, virtual.monotonic))
@@ -162,7 +165,8 @@ class World:
             worker_id=name,
             concurrency=rng.choice([1, 2, 4]),
             inbox_capacity=rng.choice([0, 1, 3]),
-            index_mode=rng.choice(list(IndexMode)),
+            index_mode=self.dispatch.index_mode(rng.choice(list(IndexMode))),
+            dispatch=self.dispatch.draw_mode(name),
             ready_page_size=rng.choice([3, 100]),
             pace=Pace(0.1, 2.0),
             lease_s=rng.choice(self.leases_s),

@@ -162,7 +162,7 @@ async def keys_under(store: ObjectStore, prefix: str) -> list[str]:
 async def hints(queue: Queue) -> set[str]:
     """Every index key there is, once pending removals are done."""
     await queue.hints.flush()
-    indexes = (keys.READY, keys.LEASES, keys.WAITING)
+    indexes = (keys.READY, keys.LEASES, keys.WAITING, keys.INBOX)
     return {key for prefix in indexes for key in await keys_under(queue.store, prefix)}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from qo.ambient import Ambient
 from qo.core.cost_model import MONTH_D, Load
+from qo.core.dispatch import Dispatch, DispatchConfig
 from qo.queue.monitor import Monitor
 from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
@@ -42,17 +43,20 @@ class Bill:
 
 
 def run_fleet(load: Load, seconds: float, **changes: Any) -> Bill:
-    """Run so many workers for so long after a warm-up; tasks come at random, from one submitter."""
+    """Run so many workers for so long after a warm-up; tasks come at random, from one submitter. ``changes`` are those
+    of the workers' configuration."""
     return virtual.run(_run_fleet(load, seconds, changes))
 
 
 async def _run_fleet(load: Load, seconds: float, changes: dict[str, Any]) -> Bill:
     store, meters = MemoryStore(clock=virtual.wall_clock), list[Metered]()
     waits_s: list[float] = []
+    dispatch = DispatchConfig(dispatch=changes.get("dispatch", Dispatch.SHARED))
 
     def open_queue(seed: int) -> Queue:
         meters.append(Metered(store))
-        return Queue(meters[-1], ambient=Ambient.seeded(seed, virtual.monotonic), meter=meters[-1])
+        ambient = Ambient.seeded(seed, virtual.monotonic)
+        return Queue(meters[-1], ambient=ambient, meter=meters[-1], dispatch=dispatch)
 
     app = App()
 

@@ -7,6 +7,7 @@ export const TASKS = "tasks/";
 export const READY = "ready/";
 export const LEASES = "leases/";
 export const WAITING = "waiting/";
+export const INBOX = "inbox/";
 export const WORKERS = "workers/";
 export const SCHEDULES = "schedules/";
 export const SHARD_LEASES = "shard-leases/";
@@ -18,7 +19,8 @@ const PRIORITY_HEAD_START_MIN = 10;
 const ID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}";
 const TASK_ID = new RegExp(`^${ID}$`);
 const TASK_KEY = new RegExp(`^tasks/([0-9a-f]{1,4})/(${ID})\\.json$`);
-const INDEX_KEY = new RegExp(`^[^/]+/([0-9a-f]{1,4})/([0-9]{10})(?:\\.([0-9]{10}))?/(${ID})$`);
+const INBOX_KEY = new RegExp(`^inbox/[A-Za-z0-9][A-Za-z0-9._-]{0,99}/([0-9]{10})/(${ID})$`);
+const INDEX_KEY = new RegExp(`^(?!inbox/)[^/]+/([0-9a-f]{1,4})/([0-9]{10})(?:\\.([0-9]{10}))?/(${ID})$`);
 
 export interface IndexKey {
   shard: string;
@@ -69,14 +71,27 @@ function readyKey(task: Task): string {
   return index(READY, task.shard, place, task.id, ahead ? minuteOf(task.available_at) : place);
 }
 
+/** What was routed to one worker waits in the inbox of that one. */
+function inboxKey(worker: string, task: Task): string {
+  return `${INBOX}${worker}/${String(readyMinute(task)).padStart(10, "0")}/${task.id}`;
+}
+
 /** The one hint that a task should have: where it waits for a worker or for other tasks, when its lease ends, or none. */
 export function indexKey(task: Task): string | null {
   if (task.status === "pending" && task.flow?.waits_for.length)
     return index(WAITING, task.shard, minuteOf(task.available_at), task.id);
-  if (task.status === "pending") return readyKey(task);
+  if (task.status === "pending") return task.inbox === null ? readyKey(task) : inboxKey(task.inbox, task);
   if (task.status === "running" && task.lease_expires_at !== null)
     return index(LEASES, task.shard, minuteOf(task.lease_expires_at), task.id);
   return null;
+}
+
+/** A hint of any index. That of an inbox does not tell the shard, which is how the id begins. */
+export function parseHint(key: string, prefixLen: number): IndexKey | null {
+  const matched = INBOX_KEY.exec(key);
+  if (!matched) return parseIndex(key);
+  const [minute, taskId] = [Number(matched[1]), matched[2]!];
+  return { shard: shardOf(taskId, prefixLen), minute, dueMinute: minute, taskId };
 }
 
 export function parseIndex(key: string): IndexKey | null {

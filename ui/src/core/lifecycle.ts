@@ -97,6 +97,7 @@ function unleased(task: Task, command: Command, now: number, status: Status, cha
     status,
     lease_id: null,
     lease_expires_at: null,
+    inbox: null,
     worker_id: null,
     completed_at: ended,
     ...changes,

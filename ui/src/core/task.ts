@@ -44,6 +44,7 @@ export interface Task {
   created_at: string;
   updated_at: string;
   completed_at: string | null;
+  inbox: string | null;
   worker_id: string | null;
   lease_id: string | null;
   attempt: number;
@@ -129,6 +130,7 @@ const DEFAULTS: Partial<Task> = {
   reschedule_count: 0,
   deliveries: 0,
   completed_at: null,
+  inbox: null,
   worker_id: null,
   lease_id: null,
   attempt: 0,

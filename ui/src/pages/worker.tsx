@@ -107,6 +107,14 @@ function Worker({ info }: { info: WorkerInfo }): JSX.Element {
               {info.shards.join(" ") || (info.leasing ? "none" : "all")}
               {info.leasing && <span class="quiet"> leased</span>}
             </dd>
+            {info.inbox_until !== null && (
+              <>
+                <dt>Inbox</dt>
+                <dd>
+                  owned until <At at={info.inbox_until} />
+                </dd>
+              </>
+            )}
             <dt>Types</dt>
             <dd>{info.task_types.join(", ") || "none"}</dd>
             {info.paused_types.length > 0 && (

@@ -4,8 +4,11 @@
  */
 
 import { seconds } from "../core/instant";
+import { parseHint } from "../core/keys";
 import type { Status } from "../core/task";
+import type { Entry } from "../s3/replies";
 import type { Catalogue } from "./catalogue";
+import { listInboxes } from "./inboxes";
 import type { Summary } from "./shelf";
 import type { QueueView } from "./view";
 
@@ -53,21 +56,29 @@ function admitsStatus(wanted: Filter["status"], status: Status): boolean {
  * if it has changed, so looking again and again costs a listing and little more.
  */
 export async function findTasks(queue: QueueView, filter: Filter, most: number, reach = REACH): Promise<Found> {
-  await queue.manifest();
+  const { shard_prefix_len: prefixLen } = await queue.manifest();
   const catalogue = catalogueFor(queue, filter);
   await catalogue.advance();
+  const inboxes = filter.status === "pending" ? await listInboxes(queue) : [];
   const now = queue.bucket.time.now();
   const active = filter.status === "pending" || filter.status === "running";
   const oldest = filter.sinceS === null || active ? 0 : now - filter.sinceS - ROUNDING_S;
-  const entries = catalogue.recent().filter((entry) => entry.modified >= oldest);
-  const base = { listed: catalogue.entries.size, size: catalogue.size, pagesLeft: catalogue.pagesLeft };
+  const routed = inboxes.flatMap((each) => each.recent()).filter((entry) => within(filter.shard, entry, prefixLen));
+  const entries = newestFirst(catalogue.recent(), routed).filter((entry) => entry.modified >= oldest);
+  const { count, exact } = catalogue.size;
+  const base = {
+    listed: catalogue.entries.size + routed.length,
+    size: { count: count + routed.length, exact },
+    pagesLeft: catalogue.pagesLeft,
+  };
 
   if (active) {
     const found = new Map<string, Summary>(); // By id: two hints may lead to one task.
     let looked = 0;
     while (looked < Math.min(entries.length, Math.max(reach, most)) && found.size < most) {
       const hints = entries.slice(looked, looked + BATCH);
-      for (const task of await queue.shelf.led(hints, now)) if (admits(filter, task, now)) found.set(task.id, task);
+      for (const task of await queue.shelf.led(hints, now, prefixLen))
+        if (admits(filter, task, now)) found.set(task.id, task);
       looked += hints.length;
     }
     const tasks = sorted([...found.values()]).slice(0, most);
@@ -86,6 +97,14 @@ export async function findTasks(queue: QueueView, filter: Filter, most: number, 
     looked += batch.length;
   }
   return { ...base, tasks: sorted(tasks).slice(0, most), looked, more: looked < entries.length };
+}
+
+function within(shard: string, entry: Entry, prefixLen: number): boolean {
+  return parseHint(entry.key, prefixLen)?.shard.startsWith(shard) ?? false;
+}
+
+function newestFirst(one: Entry[], other: Entry[]): Entry[] {
+  return other.length ? [...one, ...other].sort((a, b) => b.modified - a.modified) : one;
 }
 
 function sorted(tasks: Summary[]): Summary[] {

@@ -121,7 +121,29 @@ test("active tasks are found through the index, and again for a listing only", a
   expect((await findTasks(queue, pending, 50)).tasks.map((task) => task.id)).toEqual([id]);
   const before = store.asked.length;
   await findTasks(queue, pending, 50);
-  expect(store.asked.slice(before)).toEqual(["LIST ready/"]);
+  expect(store.asked.slice(before)).toEqual(["LIST ready/", "LIST inbox/"]);
+});
+
+test("tasks in the inboxes of workers are found and counted as others that wait", async () => {
+  const store = filled(2);
+  const [routed, ready] = [idOf(20), idOf(21)];
+  store.put(`tasks/${routed[0]}/${routed}.json`, taskText(routed, { inbox: "a1" }));
+  store.put(`inbox/a1/0029538000/${routed}`, "t");
+  store.put(`tasks/${ready[0]}/${ready}.json`, taskText(ready));
+  store.put(`ready/${ready[0]}/0029538000/${ready}`, "t");
+  const at = new Date(store.now).toISOString();
+  const record = { worker_id: "a1", started_at: at, last_heartbeat: at, inbox_until: at };
+  const queue = new QueueView(store.bucket());
+  const pending = { ...ALL, status: "pending" } as const;
+  const found = await findTasks(queue, pending, 50);
+  expect(found.tasks.map((task) => task.id).sort()).toEqual([routed, ready].sort());
+  expect(found.size.count).toBe(2);
+  const there = await findTasks(queue, { ...pending, shard: routed[0]! }, 50);
+  expect(there.tasks.every((task) => task.shard === routed[0])).toBe(true);
+  expect((await lookOverview(queue)).ready.due).toBe(1); // No worker says that it has an inbox.
+  store.put("workers/a1.json", JSON.stringify(record));
+  const overview = await lookOverview(queue);
+  expect([overview.ready.due, overview.byStatus.pending]).toEqual([2, 2]);
 });
 
 test("a history is read once, and renewals are no news", async () => {

@@ -6,6 +6,8 @@
 
 import type { Desired } from "../core/desired";
 import { type Group, grouped } from "../core/errors";
+import type { Catalogue } from "./catalogue";
+import { lookInboxes } from "./inboxes";
 import { healthOf, lookDesired, type WorkerInfo } from "./roster";
 import type { Summary } from "./shelf";
 import { type Line, lineOf, type QueueView } from "./view";
@@ -50,6 +52,8 @@ export async function lookOverview(queue: QueueView, reads?: number, pages = 1):
     tasks.advance(pages),
     queue.manifest(), // Without one there is no queue here, and that says so.
   ]);
+  const { shard_prefix_len: prefixLen } = await queue.manifest();
+  const inboxes = await lookInboxes(queue, workers, pages);
   const few = tasks.complete && tasks.entries.size <= SMALL ? READS_IF_SMALL : READS_PER_ROUND;
   const most = reads ?? (queue.shelf.size < READS_AT_FIRST ? READS_AT_FIRST : few);
   const unread = tasks
@@ -58,8 +62,8 @@ export async function lookOverview(queue: QueueView, reads?: number, pages = 1):
     .filter((entry) => queue.shelf.known(entry) === undefined);
   await queue.shelf.read(new Set([...unread.slice(0, Math.ceil(most / 2)), ...tasks.entries.values()]), most);
   const now = queue.bucket.time.now();
-  const line = lineOf(ready, now);
-  const seen = tallied(queue);
+  const line = lineOf([ready, ...inboxes], now, prefixLen);
+  const seen = tallied(queue, inboxes);
   const sum = (field: "dollars" | "requests" | "tasks_completed"): number =>
     workers.reduce((all, each) => all + each[field], 0);
   if (pages && (seen.read || tasks.complete))
@@ -90,7 +94,10 @@ export async function lookOverview(queue: QueueView, reads?: number, pages = 1):
  * Counts. Who waits and who runs, the indexes say, as far as they were listed in full. Everything else is reckoned from
  * the first tasks in order of key: ids are random, so these are a fair sample, which the last changed would not be.
  */
-function tallied(queue: QueueView): Pick<Overview, "read" | "byStatus" | "byType" | "failures"> {
+function tallied(
+  queue: QueueView,
+  inboxes: Catalogue[],
+): Pick<Overview, "read" | "byStatus" | "byType" | "failures"> {
   const byType: Overview["byType"] = new Map();
   const byStatus: Record<string, number> = {};
   const failed: Summary[] = [];
@@ -109,7 +116,9 @@ function tallied(queue: QueueView): Pick<Overview, "read" | "byStatus" | "byType
   }
   const scale = read ? queue.tasks().size.count / read : 0;
   for (const [status, n] of Object.entries(byStatus)) byStatus[status] = Math.round(n * scale);
-  if (queue.ready().complete) byStatus.pending = queue.ready().entries.size;
+  const waiting = [queue.ready(), ...inboxes];
+  if (waiting.every((each) => each.complete))
+    byStatus.pending = waiting.reduce((all, each) => all + each.entries.size, 0);
   if (queue.leases().complete) byStatus.running = queue.leases().entries.size;
   return { read, byStatus, byType, failures: grouped(failed) };
 }

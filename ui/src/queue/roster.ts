@@ -22,6 +22,7 @@ export interface WorkerInfo {
   state: string;
   slots: number;
   leasing: boolean;
+  inbox_until: string | null; // Until when it owns the inbox of its id; null: it has none.
   http: string | null;
   host: string | null;
   pid: number | null;
@@ -133,6 +134,7 @@ const DEFAULTS: Partial<WorkerInfo> = {
   state: "running",
   slots: 0,
   leasing: false,
+  inbox_until: null,
   http: null,
   host: null,
   pid: null,

@@ -1,6 +1,7 @@
 /** The shards, or groups of them: what waits and runs in each, and who polls it. */
 
 import { allShards } from "../core/keys";
+import { lookInboxes } from "./inboxes";
 import { healthOf, type WorkerInfo } from "./roster";
 import { lineOf, type QueueView } from "./view";
 
@@ -29,17 +30,18 @@ export async function lookShards(queue: QueueView, under = ""): Promise<Shards> 
   const { shard_prefix_len: prefixLen } = await queue.manifest();
   const [ready, leases] = [queue.ready(), queue.leases()];
   const [workers] = await Promise.all([queue.roster.look(WORKERS_READ), ready.advance(), leases.advance()]);
+  const waiting = [ready, ...(await lookInboxes(queue, workers))];
   const now = queue.bucket.time.now();
   const head = under.slice(0, prefixLen);
   const length = Math.min(prefixLen, head.length + DIGITS_AT_ONCE);
   const cells = new Map<string, Cell>(
     allShards(length - head.length).map((tail) => [head + tail, { waiting: 0, running: 0, workers: [] }]),
   );
-  for (const [shard, n] of lineOf(ready, now).byShard) {
+  for (const [shard, n] of lineOf(waiting, now, prefixLen).byShard) {
     const cell = cells.get(shard.slice(0, length));
     if (cell) cell.waiting += n;
   }
-  for (const [shard, n] of lineOf(leases, now).byShard) {
+  for (const [shard, n] of lineOf([leases], now, prefixLen).byShard) {
     const cell = cells.get(shard.slice(0, length));
     if (cell) cell.running += n;
   }

@@ -1,7 +1,7 @@
 /** Task objects that were read, remembered by ETag: what has not changed is not read again. */
 
 import { seconds } from "../core/instant";
-import { parseIndex, parseTask, taskKey } from "../core/keys";
+import { parseHint, parseTask, taskKey } from "../core/keys";
 import { readTask, type Status, type Task } from "../core/task";
 import type { Bucket } from "../s3/client";
 import type { Entry } from "../s3/replies";
@@ -62,11 +62,11 @@ export class Shelf {
    * The tasks that hints lead to. As long as a hint is the same, so most likely is its task; but a lease that is about to
    * end by what we know has probably been renewed.
    */
-  async led(hints: Entry[], now: number): Promise<Summary[]> {
+  async led(hints: Entry[], now: number, prefixLen: number): Promise<Summary[]> {
     const found = new Map<string, Summary>(); // By id: a stale hint beside a fresh one leads to the same task twice.
     await Promise.all(
       hints.map(async (hint) => {
-        const parsed = parseIndex(hint.key);
+        const parsed = parseHint(hint.key, prefixLen);
         if (!parsed) return;
         let task = this.known(hint);
         const ending = task?.lease_expires_at && (seconds(task.lease_expires_at) ?? 0) < now + ENDING_S;

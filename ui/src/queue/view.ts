@@ -1,6 +1,6 @@
 /** The queue as the pages see it: what was learned stays while one goes from page to page, in memory. */
 
-import { LEASES, parseIndex, QUEUE, READY, TASKS } from "../core/keys";
+import { INBOX, LEASES, parseHint, QUEUE, READY, TASKS } from "../core/keys";
 import type { Bucket } from "../s3/client";
 import { Problem } from "../s3/problem";
 import { Catalogue } from "./catalogue";
@@ -66,6 +66,11 @@ export class QueueView {
     return this.catalogue(READY, shard);
   }
 
+  /** Of all workers, whatever shard: their keys do not tell it. */
+  inboxes(): Catalogue {
+    return this.catalogue(INBOX, "");
+  }
+
   leases(shard = ""): Catalogue {
     return this.catalogue(LEASES, shard);
   }
@@ -93,12 +98,12 @@ export interface Line {
   byShard: Map<string, number>;
 }
 
-/** What an index says of who waits (or runs), by its keys alone. */
-export function lineOf(catalogue: Catalogue, now: number): Line {
+/** What one index, or more, say of who waits (or runs), by their keys alone. */
+export function lineOf(catalogues: Catalogue[], now: number, prefixLen: number): Line {
   const minute = Math.floor(now / 60);
   const line: Line = { due: 0, later: 0, oldestS: null, byShard: new Map() };
-  for (const { key, modified } of catalogue.entries.values()) {
-    const parsed = parseIndex(key);
+  for (const { key, modified } of catalogues.flatMap((each) => [...each.entries.values()])) {
+    const parsed = parseHint(key, prefixLen);
     if (!parsed) continue;
     line.byShard.set(parsed.shard, (line.byShard.get(parsed.shard) ?? 0) + 1);
     if (parsed.dueMinute > minute) {

@@ -11,6 +11,8 @@ from qo.cli.invocation import Session, command, new_app, setting_option
 from qo.config.settings import Settings
 from qo.core.cost_model import CostEstimate, Load, Rhythm, estimate
 from qo.core.discovery import IndexMode
+from qo.core.dispatch import Dispatch
+from qo.core.dispatch_pricing import estimate_direct
 from qo.errors import UsageError
 
 app = new_app()
@@ -33,6 +35,7 @@ def cost(
     task_seconds: Annotated[
         float, typer.Option("--task-seconds", help="How many seconds a task runs [1].", show_default=False)
     ] = 1.0,
+    dispatch: Annotated[str | None, setting_option("queue.dispatch")] = None,
 ) -> None:
     """Estimate what a bucket would charge for requests.
 
@@ -41,10 +44,16 @@ def cost(
     """
     if min(workers, tasks_per_day, kept_days, task_seconds) < 0:
         raise UsageError("--workers, --tasks-per-day, --kept-days and --task-seconds cannot be negative")
-    settings = session.settings({"worker.poll_min_ms": poll_min_ms, "worker.poll_max_ms": poll_max_ms})
+    settings = session.settings(
+        {"worker.poll_min_ms": poll_min_ms, "worker.poll_max_ms": poll_max_ms, "queue.dispatch": dispatch}
+    )
     rhythm = _rhythm(settings)
     load = Load(workers, tasks_per_day, kept_days, task_seconds)
-    estimates = {mode: estimate(load, mode, rhythm=rhythm) for mode in IndexMode}
+    if settings.queue.dispatch is Dispatch.DIRECT:
+        view_s = settings.queue.worker_view_s
+        estimates = {mode: estimate_direct(load, mode, rhythm=rhythm, view_s=view_s) for mode in IndexMode}
+    else:
+        estimates = {mode: estimate(load, mode, rhythm=rhythm) for mode in IndexMode}
     if session.json:
         session.output.document([_document(mode, estimates[mode]) for mode in IndexMode])
         return

@@ -33,6 +33,12 @@ def policy(
     push: Annotated[
         bool, typer.Option("--push", help="For a producer: may also read which workers there are, to wake them.")
     ] = False,
+    direct: Annotated[
+        bool,
+        typer.Option(
+            "--direct", help="For a producer or a dispatcher: may also put tasks into the inboxes of workers."
+        ),
+    ] = False,
     purge: Annotated[
         bool,
         typer.Option(
@@ -61,6 +67,7 @@ def policy(
         data=_data(settings),
         create_only=create_only,
         push=push,
+        direct=direct,
         purge=purge,
         roles=[dispatcher.role_arn] if dispatcher.role_arn else [],
         functions=_functions(dispatcher.lambda_function, region),

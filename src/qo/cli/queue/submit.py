@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qo.cli.invocation import Session, command, new_app
+from qo.cli.invocation import Session, command, new_app, setting_option
 from qo.cli.queue import task_view
 from qo.cli.queue.submission import read_input, read_tasks
 from qo.core.task import Task
@@ -118,6 +118,8 @@ def submit(
     retry_jitter: RetryJitter = None,
     wait: Wait = False,
     wait_timeout: WaitTimeout = None,
+    dispatch: Annotated[str | None, setting_option("queue.dispatch")] = None,
+    routing: Annotated[str | None, setting_option("queue.routing")] = None,
 ) -> int | None:
     """Submit a task, or many from a file.
 
@@ -125,18 +127,21 @@ def submit(
     """
     arguments = locals()
     values = {name: arguments[name] for name in OPTION_NAMES}
+    flags = {"queue.dispatch": dispatch, "queue.routing": routing}
     wait_s = task_view.parse_wait_s(wait_timeout, "--wait-timeout")
     if wait_s is not None and not wait:
         raise UsageError("--wait-timeout needs --wait")
     if source is not None:
-        return _submit_many(session, source, type, input, values, wait)
+        return _submit_many(session, _read_lines(source, type, input, values, wait), flags)
     if type is None:
         raise UsageError("give the task to submit: --type TYPE, or --from FILE for many")
     new = NewTask(type, read_input(input), options(values))
-    return _submit_one(session, new, wait, wait_s)
+    return _submit_one(session, new, flags, wait, wait_s)
 
 
-def _submit_one(session: Session, new: NewTask, wait: bool, wait_s: float | None) -> int | None:
+def _submit_one(
+    session: Session, new: NewTask, flags: dict[str, Any], wait: bool, wait_s: float | None
+) -> int | None:
     async def submit_task(queue: Queue) -> Task:
         task, created = await queue.submit_or_find(new.task_type, new.input, new.options)
         if not created and new.options.unique is not None:
@@ -146,7 +151,7 @@ def _submit_one(session: Session, new: NewTask, wait: bool, wait_s: float | None
     async def submit_and_wait(queue: Queue) -> Task:
         return await task_view.wait_until_ended(queue, (await submit_task(queue)).id, wait_s)
 
-    task = session.ask(submit_and_wait if wait else submit_task)
+    task = session.ask(submit_and_wait if wait else submit_task, flags=flags)
     if wait:
         return task_view.show_ended(session, task)
     if session.json:
@@ -156,24 +161,23 @@ def _submit_one(session: Session, new: NewTask, wait: bool, wait_s: float | None
     return None
 
 
-def _submit_many(
-    session: Session,
-    source: str,
-    task_type: str | None,
-    input: str | None,
-    values: dict[str, Any],
-    wait: bool,
-) -> None:
+def _read_lines(
+    source: str, task_type: str | None, input: str | None, values: dict[str, Any], wait: bool
+) -> list[NewTask]:
+    """Return the tasks of a file. Raises UsageError for options that only a single task can have."""
     if input is not None or wait or values["key"] is not None:
         raise UsageError("--from takes no --input, --key or --wait: each line is a task of its own")
     new_tasks = read_tasks(source, task_type, values)
     if not new_tasks:
         raise UsageError(f"there is no task in {source}")
+    return new_tasks
 
+
+def _submit_many(session: Session, new_tasks: list[NewTask], flags: dict[str, Any]) -> None:
     async def submit_tasks(queue: Queue) -> list[Task]:
         return await queue.submit_many(new_tasks)
 
-    tasks = session.ask(submit_tasks)
+    tasks = session.ask(submit_tasks, flags=flags)
     if session.json:
         session.output.document(tasks)
         return

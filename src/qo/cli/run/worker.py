@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qo.cli.invocation import Session, command, default_to, new_app, refuse_memory, start_logging
+from qo.cli.invocation import (
+    Session,
+    command,
+    default_to,
+    new_app,
+    refuse_memory,
+    setting_option,
+    start_logging,
+)
 from qo.cli.pipelines.dispatcher_client import require_extra
 from qo.cli.run.worker_list import list_workers
 from qo.config.settings import Settings
@@ -50,6 +58,8 @@ def run(
     drain: Annotated[bool, typer.Option("--drain", help="Stop when no task is ready any more.")] = False,
     lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
     report: Annotated[int | None, typer.Option(hidden=True)] = None,
+    dispatch: Annotated[str | None, setting_option("queue.dispatch")] = None,
+    routing: Annotated[str | None, setting_option("queue.routing")] = None,
 ) -> None:
     """Run a worker, or several: claim tasks and run their handlers.
 
@@ -60,6 +70,7 @@ def run(
 
     if (target is None) == (runtime is None):
         raise UsageError("give either --app MODULE:APP for tasks, or --runtime NAME for pipelines")
+    flags |= {"queue.dispatch": dispatch, "queue.routing": routing}
     settings = session.settings(flags)
     if drain and settings.worker.shard_leasing.enabled:
         raise UsageError(

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from functools import partial
 
 from qo.core.board import Board, Rank, rank_of, sign_off, sign_on
 from qo.core.discovery import IndexMode
+from qo.core.dispatch import lease_s
 from qo.queue.deferred_tasks import Judge
 from qo.queue.feed import Feed
+from qo.queue.inbox_lease import InboxLease
+from qo.queue.inbox_recovery import InboxRecovery
+from qo.queue.inbox_walk import InboxScope
 from qo.queue.lookout import Lookout
 from qo.queue.notice_reader import NoticeReader
 from qo.queue.queue import Queue
 from qo.worker.config import WorkerConfig
+from qo.worker.loop.best_effort import best_effort
 from qo.worker.loop.control import Control, Follower
 from qo.worker.loop.hold import Holds
 from qo.worker.ports import AttemptStopper, Ports
 
+log = logging.getLogger(__name__)
+
+EMPTIED_WITHIN_S = 5.0  # After everything else has ended.
 SILENT_BEATS = 3  # A worker that has missed so many heartbeats is not counted.
 
 
@@ -24,12 +34,19 @@ class Crew:
         self._queue = queue
         self._config = config
         self._ports = ports
+        self._emptying: asyncio.Task[None] | None = None
         self.lookout = Lookout(
             queue,
             name=config.worker_id,
             rank=Rank.WORKER if config.has_monitor else Rank.WORKER_ALONE,
             silent_max_s=SILENT_BEATS * config.heartbeat_s,
             times=config.watch,
+        )
+
+        self.inbox_lease = (
+            InboxLease(queue, worker_id=config.worker_id, ttl_s=lease_s(config.heartbeat_s))
+            if config.owns_inbox
+            else None
         )
 
     @property
@@ -46,7 +63,31 @@ class Crew:
             log_scan_page_size=config.log_scan_page_size,
             judge=judge,
             notices=self._make_notice_reader(),
+            inbox=self._inbox_scope(),
         )
+
+    def _inbox_scope(self) -> InboxScope | None:
+        """Return the inboxes that this worker looks into: its own or, if it has to find the queue empty, all."""
+        lease = self.inbox_lease
+        if lease is not None:
+            return InboxScope(self._config.worker_id, lambda: lease.is_held)
+        return InboxScope(None) if self._config.stop_when_empty else None
+
+    def start_emptying(self) -> None:
+        """Begin to offer what was routed to this worker to all others: it takes no more. Running tasks are not delayed
+        by that."""
+        if self.inbox_lease is not None and self.inbox_lease.is_held:
+            self._emptying = asyncio.create_task(best_effort(self._empty_inbox(), "giving the inbox back"))
+
+    async def finish_emptying(self) -> None:
+        if self._emptying is not None:
+            await asyncio.wait({self._emptying}, timeout=EMPTIED_WITHIN_S)
+            self._emptying.cancel()  # The lookout does the rest.
+
+    async def _empty_inbox(self) -> None:
+        count = await InboxRecovery(self._queue).offer_inbox(self._config.worker_id)
+        if count:
+            log.info("%d tasks of this worker's inbox are offered to all", count)
 
     def make_follower(self, control: Control, holds: Holds, attempts: AttemptStopper, feed: Feed) -> Follower:
         return Follower(
@@ -74,6 +115,7 @@ class Crew:
             rest_s=config.pace.max_s,
             on_duty=lambda: self.on_duty,
             on_news=self._ports.look,
+            holds_inbox=scope.holds if (scope := self._inbox_scope()) is not None else lambda worker_id: False,
         )
 
     async def join(self) -> None:

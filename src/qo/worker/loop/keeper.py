@@ -170,3 +170,37 @@ class KeeperThread:
     @property
     def meter(self) -> Metered | None:
         return None if self._queue is None else self._queue.meter
+
+
+class KeeperHost:
+    """Runs a keeper: on a thread of its own or, if the queue cannot be opened once more, in the worker's event loop."""
+
+    def __init__(self, keeper: Keeper, queue: Queue, open_queue: OpenQueue | None) -> None:
+        self._keeper = keeper
+        self._queue = queue
+        self._open = open_queue
+        self._thread: KeeperThread | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._open is None:
+            self._task = asyncio.create_task(self._keeper.run(self._own_queue))
+        else:
+            self._thread = KeeperThread(self._keeper, self._open)
+            self._thread.start()
+
+    async def stop(self) -> None:
+        """Renew no more. Does nothing if it was never started."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._thread is not None:
+            await self._thread.stop()
+
+    async def _own_queue(self) -> Queue:
+        return self._queue
+
+    @property
+    def meter(self) -> Metered | None:
+        """Counts the requests of the thread; None: they are counted with those of the worker."""
+        return None if self._thread is None else self._thread.meter

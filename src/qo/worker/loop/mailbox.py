@@ -16,7 +16,7 @@ from qo.core.poll import Pace
 from qo.core.sweep import is_left_behind
 from qo.core.task import Status, Task
 from qo.errors import QoError, StoreError
-from qo.queue.feed import Feed
+from qo.queue.feed import PUSHED, Feed
 from qo.queue.queue import Claim, Queue
 from qo.store.port import Deletion
 from qo.telemetry.log_context import set_task
@@ -243,6 +243,7 @@ class Mailbox:
                 accepts=accepts,
                 on_failure=self._type_filter.hook_of,
                 hint=_hint(due),
+                hinted=due.etag == PUSHED,  # A wake-up is sent when the hint is there.
             )
         except BaseException:
             if admitted:

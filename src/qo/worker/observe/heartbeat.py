@@ -13,7 +13,9 @@ from collections.abc import Callable
 from datetime import datetime
 
 from qo.core.cost_model import BEATS_LATE_MAX
+from qo.errors import CorruptRecord, LeaseLost, StoreError
 from qo.queue import roster
+from qo.queue.inbox_lease import InboxLease, check_namesake
 from qo.queue.queue import Queue
 from qo.worker.config import WorkerConfig
 from qo.worker.loop.best_effort import best_effort
@@ -42,7 +44,11 @@ class Heartbeat:
         scope: ShardScope,
         ports: Ports,
         count_requests: Callable[[], None],
+        inbox_lease: InboxLease | None = None,
+        on_lost: Callable[[LeaseLost], None] = lambda error: None,
     ) -> None:
+        """``inbox_lease``: the lease that each report renews, if the worker owns an inbox. ``on_lost`` is called when
+        another worker has taken it over."""
         self._queue = queue
         self._config = config
         self._task_types = task_types
@@ -53,6 +59,8 @@ class Heartbeat:
         self._lifecycle = ports.lifecycle
         self._report_due = ports.report_due
         self._count_requests = count_requests
+        self._inbox_lease = inbox_lease
+        self._on_lost = on_lost
         self._started_at: datetime | None = None
         self._reported_tasks: list[str] = []
         self.http: str | None = None
@@ -82,16 +90,27 @@ class Heartbeat:
 
     async def begin(self) -> datetime:
         """Sign on. Return when that was, by the store's clock."""
-        self._started_at = await self._queue.store.now()
-        await best_effort(self._warn_of_namesake(), "looking for other workers")
-        await self.report()
-        return self._started_at
+        started_at = await self._queue.store.now()
+        if self._inbox_lease is None:
+            await self._check_namesake(started_at)
+        self._started_at = started_at
+        if self._inbox_lease is None:
+            await self.report()
+        else:
+            await self._inbox_lease.acquire(await self._make_report())
+        return started_at
 
-    async def _warn_of_namesake(self) -> None:
-        other = await roster.find(self._queue.store, self._config.worker_id)
-        if other is not None and not other.is_stale(
-            self._started_at or other.last_heartbeat, self._config.heartbeat_s * 2
-        ):
+    async def _check_namesake(self, now: datetime) -> None:
+        """Warn of another worker with the same id. Raises Refused if that one owns an inbox."""
+        try:
+            other = await roster.find(self._queue.store, self._config.worker_id)
+        except (StoreError, CorruptRecord) as error:
+            log.warning("looking for other workers failed: %s", error)
+            return
+        if other is None:
+            return
+        check_namesake(other, now)
+        if not other.is_stale(now, self._config.heartbeat_s * 2):
             log.warning(
                 "a worker %s has reported a moment ago (host %s, pid %s): if it still runs, give one of the two "
                 "another id, or orders and shards meant for one go to both",
@@ -101,12 +120,22 @@ class Heartbeat:
             )
 
     async def report(self) -> None:
-        """Report to the roster what this worker is doing."""
+        """Report to the roster what this worker is doing, and renew the lease of its inbox."""
+        info = await self._make_report()
+        if self._inbox_lease is None:
+            await roster.report(self._queue.store, info)
+            return
+        try:
+            await self._inbox_lease.renew(info)
+        except LeaseLost as error:
+            self._on_lost(error)
+
+    async def _make_report(self) -> roster.WorkerInfo:
         self._report_due.clear()
         self._count_requests()
         config, stats, at = self._config, self._stats, await self._queue.store.now()
         self._reported_tasks = [hold.task.id for hold in self._holds]
-        info = roster.WorkerInfo(
+        return roster.WorkerInfo(
             worker_id=config.worker_id,
             started_at=self._started_at or at,
             last_heartbeat=at,
@@ -131,11 +160,12 @@ class Heartbeat:
             host=socket.gethostname(),
             pid=os.getpid(),
         )
-        await roster.report(self._queue.store, info)
 
     async def leave(self) -> bool:
         """Return False if it never signed on: the record may then belong to another worker of the same name."""
         if self._started_at is None:
             return False
+        if self._inbox_lease is not None:
+            return await self._inbox_lease.release()
         await roster.leave(self._queue.store, self._config.worker_id)
         return True

@@ -6,7 +6,7 @@ The server has threads of its own, so that it answers while the worker's event l
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -16,9 +16,11 @@ import msgspec
 from qo.http_server.listening import listen
 from qo.http_server.messages import Reply
 from qo.http_server.pages import CLIENT_TIMEOUT_S, PageServer, Post, page_reply
+from qo.worker.config import WorkerConfig
 from qo.worker.loop.state import State
 from qo.worker.observe.metrics import CONTENT_TYPE, Metrics
 from qo.worker.observe.stats import Stats, StatsSnapshot, is_balanced
+from qo.worker.observe.wake_page import build_posts, push_address
 
 LOOP_BLOCKED_S_MAX = 10.0
 KEEPER_BLOCKED_S_MAX = 30.0
@@ -117,3 +119,22 @@ class StatusServer:
                     return snapshot
             time.sleep(0.001)
         return self._snapshot()  # Wrong counts are shown, not hidden.
+
+
+def serve_status(
+    config: WorkerConfig,
+    *,
+    snapshot: Callable[[], StatsSnapshot],
+    stats: Stats,
+    health: Callable[[], Health],
+    take: Callable[[Sequence[str]], None],
+    has_room: Callable[[], bool],
+) -> tuple[StatusServer, str, str | None]:
+    """Start the server of a worker. Return it, where it listens, and where producers send wake-ups: None for nowhere.
+
+    ``take`` and ``has_room`` are those of the page that takes wake-ups.
+    """
+    posts = build_posts(config, take=take, has_room=has_room)
+    server = StatusServer(config.http, snapshot=snapshot, stats=stats, health=health, posts=posts)
+    listening = server.start()
+    return server, listening, push_address(config, listening)
