@@ -33,7 +33,9 @@ settings.load_profile("qo")
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.pluginmanager.hasplugin("randomly"):  # Else the order is drawn.
-        ranks = {path: rank for rank, path in enumerate(mix_files(list(dict.fromkeys(item.path for item in items))))}
+        ranks = {
+            path: rank for rank, path in enumerate(mix_files(list(dict.fromkeys(item.path for item in items))))
+        }
         items.sort(key=lambda item: ranks[item.path])
 
 

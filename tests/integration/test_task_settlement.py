@@ -186,7 +186,7 @@ async def test_asking_to_cancel_does_not_cost_the_worker_its_lease(queue: Queue)
 def test_every_setting_of_worker_and_monitor_reaches_them(memory_store: MemoryStore) -> None:
     queue = Queue(memory_store)
     worker = WorkerSettings(
-        id="ada", shards=("3",), concurrency=3, index_mode=IndexMode.LOG_SCAN, ready_page_size=7,
+        id="ada", workers=2, shards=("3",), concurrency=3, index_mode=IndexMode.LOG_SCAN, ready_page_size=7,
         log_scan_page_size=8, unknown_types=UnknownTypes.FAIL, no_monitor=True, poll_min_ms=11, poll_max_ms=12,
         dequeue_backoff_ms=7, heartbeat_s=13, shutdown_grace_s=14, cancel_grace_s=3, exit_grace_s=2, inbox_capacity=2,
         threads=4, processes=5, process_tasks_max=6, process_memory_max_mb=7, spark_slots=8, timeout_s=9, lease_s=10,
