@@ -205,7 +205,7 @@ def test_every_setting_of_worker_and_monitor_reaches_them(memory_store: MemorySt
     told = worker_config(queue, Settings(worker=worker, monitor=monitor), stop_when_empty=True)
     plain = worker_config(queue, Settings(), stop_when_empty=False)
     same = [f.name for f in fields(WorkerConfig) if getattr(told, f.name) == getattr(plain, f.name)]
-    others = ["clock_doubt_s", "dispatch", "push_tokens", "wake_paths"]
+    others = ["clock_doubt_s", "dispatch", "push_tokens", "push_place", "wake_paths"]
     assert same == others, "as the store is, as the settings of queue and push are, and as other queues are"
     watch = monitor_config(Settings(monitor=monitor, retention=retention))
     assert [
