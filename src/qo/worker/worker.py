@@ -99,7 +99,7 @@ class Worker:
         self._gauge = self._make_gauge()
         self._heartbeat = self._make_heartbeat(app)
         if slot_share is not None:
-            slot_share.attach(self._used_slots, self._ports.wake_up.room_freed)
+            slot_share.attach(self._used_slots, self._ports.wake_up.room_offered)
         self._reported_shards: tuple[str, ...] = ()
         self._status: StatusServer | None = None
         self._failure: LeaseLost | None = None

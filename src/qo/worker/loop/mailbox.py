@@ -153,7 +153,7 @@ class Mailbox:
     def _is_empty(self) -> bool:
         """Whether a worker that drains the queue is done: it holds nothing, and nothing is ready anywhere. A task that
         ended during the look may have made others ready, which the look has missed."""
-        idle = not self._claiming and not self._attempts.is_busy and not self._wake_up.was_signalled
+        idle = not self._claiming and not self._attempts.is_busy and not self._wake_up.has_changed
         return self._config.stop_when_empty and idle and self._feed.is_exhausted
 
     def _rest_after(self, pace: Pace, *, failed: bool) -> tuple[Pace, float]:
