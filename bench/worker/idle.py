@@ -1,7 +1,8 @@
 """What workers cost that have nothing to do: requests and dollars for each of them and each minute.
 
-In virtual time, on a store in memory, as processes run them: each worker with its monitor and a meter of its own. With
-shard leasing a worker lists only the shards that it owns, so that all workers together list about as often as one.
+In virtual time, on a store in memory, as processes run them: each worker with its monitor and a meter of its own. Only
+the lookout lists an idle queue, with shard leasing or without. Workers that lease shards read the board in turns, half
+as often.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 from bench.harness import Family, Result, Target, result
 from qo.ambient import Ambient
+from qo.core.ownership import LeasingConfig
 from qo.core.pricing import Operation
 from qo.queue.monitor import Monitor
 from qo.queue.queue import Queue
@@ -21,7 +23,6 @@ from qo.store.memory import MemoryStore
 from qo.store.metered import Metered, Usage
 from qo.testing import virtual
 from qo.worker.api.app import App
-from qo.worker.leasing.lookout import LeasingConfig
 from qo.worker.worker import Worker, WorkerConfig
 
 FROM_MIN, UNTIL_MIN = 3, 13  # After all have found their share.
@@ -49,6 +50,7 @@ SETUPS = [
     *(Setup(workers, 2, False) for workers in WORKERS),
     *(Setup(workers, prefix_len, True) for prefix_len in (1, 2) for workers in WORKERS),
 ]
+RATIO = "leased_vs_unleased_16w_256s_idle"
 GROWTH = {2: "leased_lists_growth_64w", 1: "leased_lists_growth_64w_16shards"}
 
 
@@ -107,6 +109,15 @@ def measure() -> Iterator[Result]:
             shard_leasing=setup.leased,
             minutes=f"{FROM_MIN} to {UNTIL_MIN}, virtual",
         )
+    leased, shared = (spent[Setup(16, 2, leased)].dollars() for leased in (True, False))
+    yield result(
+        RATIO,
+        leased / shared,
+        "x",
+        target=Target("value", "<=", 0.99),
+        note="dollars of 16 idle workers on 256 shards with shard leasing over those without",
+        dollars_per_month={"leased": leased / MINUTES * MONTH_MIN, "unleased": shared / MINUTES * MONTH_MIN},
+    )
     for prefix_len, name in GROWTH.items():
         one, many = (spent[Setup(workers, prefix_len, True)].counts[Operation.LIST] for workers in (1, 64))
         yield result(
@@ -120,4 +131,4 @@ def measure() -> Iterator[Result]:
         )
 
 
-FAMILIES = [Family([*(setup.name for setup in SETUPS), *GROWTH.values()], measure)]
+FAMILIES = [Family([*(setup.name for setup in SETUPS), RATIO, *GROWTH.values()], measure)]

@@ -92,6 +92,7 @@ FAULTS: list[tuple[list[str], list[str]]] = [
     (["schedule", "run", "--interval", "0"], ["--interval", "more than 0"]),
     ([*CREATE, "--input", "{broken"], ["--input is not valid JSON"]),
     (["cost", "--workers", "-1"], ["--workers"]),
+    (["cost", "--limits", "-1"], ["--limits"]),
     (["completion", "tcsh"], ["'tcsh'", "'bash'"]),
 ]
 

@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
+from qo.ambient import Ambient
+from qo.core.cost_extras import requests_per_wait
 from qo.core.cost_model import (
+    MARKERS_EVERY_S,
     MONTH_D,
+    CostEstimate,
+    Delivery,
     Load,
     Rhythm,
     estimate,
+    markers_per_day,
     monitor_per_day,
     purge_per_day,
     requests_per_task,
 )
 from qo.core.discovery import IndexMode
-from qo.core.pricing import DAY_S, Operation, Requests
+from qo.core.flow_pricing import limit_per_day
+from qo.core.limit_shares import Limit
+from qo.core.ownership import LeasingConfig
+from qo.core.pricing import DAY_S, Operation, Requests, dollars, multiply
 from qo.core.retention import Keep, Policy
 from qo.queue import roster
 from qo.queue.feed import Feed
+from qo.queue.hint_markers import HintMarkers
 from qo.queue.monitor import Monitor
 from qo.queue.options import NewTask
 from qo.queue.purger import Purger
+from qo.queue.pusher import PushConfig
 from qo.queue.queue import Claim, Queue
+from qo.queue_api.watcher import Watcher
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
 from qo.store.port import Deletion
-from support.worker.metered_fleet import run_fleet
+from qo.testing import virtual
+from support.stores.queues import StoreClock
+from support.worker.metered_fleet import Bill, run_fleet
 
 pytestmark = pytest.mark.fast
 
@@ -77,16 +92,18 @@ async def test_an_idle_look_is_one_list(mode: IndexMode) -> None:
     assert meter.counts == {Operation.LIST: 1}
 
 
-async def test_a_monitor_takes_the_requests_that_the_model_says() -> None:
-    meter = Metered(MemoryStore())
-    now = datetime.now(UTC)
+async def test_a_monitor_takes_the_requests_that_the_model_says(clock: StoreClock) -> None:
+    meter = Metered(MemoryStore(clock=clock.now))
+    now = clock.now()
     await roster.report(meter, roster.WorkerInfo(worker_id="w", started_at=now, last_heartbeat=now))
     monitor = Monitor(Queue(meter))
+    await monitor.sweep()  # The first of all is careful, as is one that was long overdue.
     meter.reset()
     await monitor.check()
     per_check = Rhythm(check_s=DAY_S, sweep_s=0)
     assert meter.counts == nonzero(monitor_per_day(Load(1, 0), per_check))
-    await monitor.sweep(unless_within_s=DAY_S)
+    clock.advance(60)
+    await monitor.sweep(unless_within_s=60)
     with_sweep = Rhythm(check_s=DAY_S, sweep_s=DAY_S)
     assert meter.counts == nonzero(monitor_per_day(Load(1, 0), with_sweep))
 
@@ -94,17 +111,67 @@ async def test_a_monitor_takes_the_requests_that_the_model_says() -> None:
 LOADS = [Load(1, 0), Load(20, 0), Load(1, 5_000), Load(4, 20_000), Load(20, 40_000), Load(4, 2_000, task_s=30)]
 
 
-@pytest.mark.parametrize("load", LOADS, ids=lambda load: f"{load.workers}w-{load.tasks_per_day}-{load.task_s:g}s")
-def test_metered_workers_cost_what_the_model_says(load: Load) -> None:
-    hours = 1 if load.workers < 10 else 0.25
-    bill = run_fleet(load, 3600 * hours)
-    # Everything is as old as the run, so a sweep and a scan read each ended task once.
-    expected = estimate(Load(load.workers, load.tasks_per_day, kept_d=0, task_s=load.task_s))
+def check_bill(bill: Bill, expected: CostEstimate) -> None:
     assert bill.dollars_a_month == pytest.approx(expected.total, rel=0.15)
-    share = hours / (MONTH_D * 24)
+    share = bill.seconds / (MONTH_D * DAY_S)
     for operation in (Operation.PUT, Operation.LIST, Operation.GET):
         count = expected.requests[operation] * share
         assert bill.usage.counts.get(operation, 0) == pytest.approx(count, rel=0.25), operation
+
+
+def new(load: Load) -> Load:
+    """As if everything was as old as the run, so that a sweep and a scan read each ended task once."""
+    return replace(load, kept_d=0)
+
+
+@pytest.mark.parametrize("load", LOADS, ids=lambda load: f"{load.workers}w-{load.tasks_per_day}-{load.task_s:g}s")
+def test_metered_workers_cost_what_the_model_says(load: Load) -> None:
+    hours = 1 if load.workers < 10 else 0.25
+    check_bill(run_fleet(load, 3600 * hours), estimate(new(load)))
+
+
+@pytest.mark.parametrize(
+    "load", [Load(1, 0), Load(16, 0), Load(8, 20_000)], ids=lambda load: f"{load.workers}w-{load.tasks_per_day}"
+)
+def test_metered_workers_that_lease_shards_cost_what_the_model_says(load: Load) -> None:
+    bill = run_fleet(load, 900, prefix_len=2, shard_leasing=LeasingConfig())
+    check_bill(bill, estimate(new(load), delivery=Delivery.LEASED))
+
+
+def test_a_metered_sender_of_wake_ups_costs_what_the_model_says() -> None:
+    load = Load(4, 20_000)
+    bill = run_fleet(load, 900, push=PushConfig("token", []))
+    check_bill(bill, estimate(new(load), delivery=Delivery.PUSH))
+
+
+def test_a_metered_limit_costs_what_the_model_says() -> None:
+    load = Load(1, 10_000, task_s=60.0)  # So that the limit is in use all the time.
+    plain, limited = (run_fleet(load, 600, shared_limits=limits) for limits in ({}, {"t": Limit(concurrency=100)}))
+    more = limited.usage - plain.usage
+    per_month = multiply(limit_per_day(load.workers), MONTH_D)
+    assert more.dollars() * MONTH_D * DAY_S / 600 == pytest.approx(dollars(per_month), rel=0.15)
+
+
+def test_a_metered_wait_takes_the_requests_that_the_model_says() -> None:
+    async def story() -> Metered:
+        meter = Metered(MemoryStore(clock=virtual.wall_clock))
+        queue = Queue(meter, ambient=Ambient.seeded(1, virtual.monotonic))
+        task = await queue.submit("t")
+        watcher = Watcher(queue, reads_per_s=50)
+        meter.reset()
+        task = await queue.get(task.id)
+        assert await watcher.next_state(task.id, after=task.token, timeout_s=60.0) is None
+        await watcher.stop()
+        return meter
+
+    meter = virtual.run(story())
+    assert meter.counts[Operation.GET] == pytest.approx(requests_per_wait(60.0)[Operation.GET], rel=0.15)
+
+
+async def test_delete_markers_are_looked_for_with_the_requests_that_the_model_says() -> None:
+    meter = Metered(MemoryStore())
+    await HintMarkers(Queue(meter)).remove()
+    assert meter.counts == {each: n * MARKERS_EVERY_S / DAY_S for each, n in markers_per_day(Load(1, 0)).items()}
 
 
 async def test_a_purge_takes_the_requests_that_the_model_says() -> None:

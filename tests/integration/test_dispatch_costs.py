@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from qo.core.cost_model import MONTH_D, Load, estimate
+from qo.core.cost_model import MONTH_D, Load, estimate, views_per_day
 from qo.core.discovery import IndexMode
 from qo.core.dispatch import Dispatch
-from qo.core.dispatch_pricing import estimate_direct, renewals_per_day, views_per_day
+from qo.core.dispatch_pricing import estimate_direct, renewals_per_day
 from qo.core.pricing import DAY_S, Operation, dollars
 from support.worker.metered_fleet import run_fleet
 

@@ -239,6 +239,19 @@ async def test_a_large_queue_is_swept_several_pages_at_a_time(clocked_queue: Que
 
 
 @pytest.mark.fast
+async def test_the_cursor_is_written_once_for_a_page_and_before_the_work_only_if_it_stood_still(
+    clocked_queue: Queue, clock: StoreClock
+) -> None:
+    meter = Metered(clocked_queue.store)
+    queue = another(clocked_queue, store=meter)
+    for rest_s, writes in ((0, 2), (300, 1), (300, 1), (900, 2), (300, 1)):
+        clock.advance(rest_s)
+        meter.reset()
+        assert not (await Sweeper(queue, page_size=3).sweep(unless_within_s=270)).skipped
+        assert meter.counts[Operation.PUT] == writes
+
+
+@pytest.mark.fast
 async def test_a_round_in_which_a_sweeper_died_settles_nothing(memory_store: MemoryStore) -> None:
     queue = Queue(memory_store)
     tasks = [await queue.complete(await claimed(queue, (await queue.submit("t", n)).id)) for n in range(6)]

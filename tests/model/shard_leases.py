@@ -1,128 +1,156 @@
-"""The protocol of shard leases, as ``ShardLeases`` follows it, over the real ``decide_lease``.
+"""The protocol of shard leases: a plan that gives a shard to one worker or another, and workers that read its number.
 
-Who holds the lease believes in it until a moment that it counts from before its request was sent. Of all of them one
-believes at most, whatever is slow, lost or stopped on the way; and from wherever it has come to, somebody can again.
+A worker goes by a plan for some time after it sent the request that showed its number, and begins to own what is newly
+granted some time after it heard of it. So of all workers one owns the shard at most, whatever is slow, lost or stopped
+on the way; and from wherever it has come to, somebody can again. All times are relative to now. Nobody has to do
+anything before time passes, so everybody may be stopped anywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from model.explorer import Explored, explore
-from model.network import GONE, OLD, Client, Object, Rules, State, changed, fresh, send, steps
-from qo.core.ownership import Acquire, Release, ShardLease, decide_lease
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-TTL = 4  # Ticks.
-MARGIN = 1  # Not less than two clocks may be apart.
-
-Decide = Callable[[ShardLease | None, Acquire | Release, datetime], ShardLease | None]
+TTL = 2  # Ticks for which a worker goes by a plan.
+MARGIN = 1
+UNKNOWN = -1
 
 
-class Kept(NamedTuple):
-    held: int  # 0: nobody has ever held it.
-    expires: int
+class Read(NamedTuple):
+    """A request for the board: how long ago it was sent, and what it found once the store has answered."""
+
+    age: int = 0
+    plan: int = UNKNOWN
+    grant: int = 0
 
 
-def _instant(at: int) -> datetime:
-    return NOW + timedelta(seconds=at)
+class Worker(NamedTuple):
+    plan: int = 0  # That it goes by; 0: none.
+    grant: int = 0  # Of the shard, by that plan; 0: it is another's.
+    start: int = 0  # When the grant comes into effect.
+    until: int = 0  # How long it goes by the plan.
+    read: Read | None = None
+
+
+class State(NamedTuple):
+    plan: int
+    owner: int  # By the plan; -1: nobody.
+    grant: int
+    workers: tuple[Worker, ...]
+    faults: int
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    skews: tuple[int, ...] = (0, 1)
+    workers: int = 2
     faults: int = 2
-    decide: Decide = lambda lease, want, now: decide_lease("0", lease, want, now=now)
-    conditional: bool = True
+    wait: int = TTL
     counts_from_request: bool = True
+    numbers_grants: bool = True  # A shard that comes back to a worker is a new grant.
 
 
 class Leases:
     def __init__(self, config: Config) -> None:
         self._config = config
-        self.rules = Rules(
-            acts=self._acts,
-            won=self._won,
-            moved=self._moved,
-            shift=lambda value: (value[0], max(OLD, value[1] - 1)),
-            urgent=lambda client: False,
-            judge=lambda before, after: "",
-            idles=lambda client: client.until == OLD,
-            alike=config.skews,
-            conditional=config.conditional,
-        )
 
     def explore(self) -> Explored[State]:
-        start = State(
-            Object(1, tuple(Kept(0, OLD))), (Client(),) * len(self._config.skews), faults=self._config.faults
-        )
-        return explore(
-            start, lambda state: steps(state, self.rules), problem, lambda state: bool(believers(state))
-        )
+        start = State(1, -1, 0, (Worker(),) * self._config.workers, self._config.faults)
+        return explore(start, self._named_steps, problem, lambda state: bool(owners(state)))
 
-    def _decided(self, there: Object, want: tuple[Any, ...], n: int) -> Object | None:
-        held, expires = there.value
-        lease = None
-        if held:
-            at = _instant(expires)
-            lease = ShardLease(
-                shard="0", worker_id="w", lease_expires_at=at, updated_at=at, token=str(there.token)
-            )
-        kind, token, known = want
-        asked = (
-            Release(str(token), frozenset(map(str, known)))
-            if kind == "release"
-            else Acquire("w", str(token), float(TTL), frozenset(map(str, known)))
-        )
-        decided = self._config.decide(lease, asked, _instant(self._config.skews[n]))
-        if decided is None:
-            return None
-        expires = int((decided.lease_expires_at - NOW).total_seconds())
-        return Object(token, (1, max(OLD, expires)))
+    def _named_steps(self, state: State) -> Iterator[tuple[str, State]]:
+        for label, after in self._steps(state):
+            yield label, _renamed(after)
 
-    def _acts(self, state: State, n: int) -> Iterator[tuple[str, State]]:
-        client = state.clients[n]
-        if client.phase == "idle":
-            yield f"{n} asks for it", self._asked(state, n, "acquire", state.stored, ())
-        elif client.phase == "held" and client.seen is not None:
-            known = (client.seen.token,)
-            if client.until > 0:  # Who believes no longer is no owner; it asks again all the same.
-                yield f"{n} gives it back", self._asked(_disbelieving(state, n), n, "release", client.seen, known)
-            yield f"{n} renews it", self._asked(state, n, "acquire", client.seen, known)
+    def _steps(self, state: State) -> Iterator[tuple[str, State]]:
+        for owner in range(-1, len(state.workers)):
+            if owner != state.owner:
+                grant = _fresh_grant(state) if self._config.numbers_grants else owner + 1
+                grant = grant if owner >= 0 else 0
+                yield (
+                    f"the plan gives it to {owner}",
+                    state._replace(plan=_fresh_plan(state), owner=owner, grant=grant),
+                )
+        yield "the plan changes elsewhere", state._replace(plan=_fresh_plan(state))
+        for n, worker in enumerate(state.workers):
+            for label, after, faults in self._acts(state, n, worker):
+                workers = (*state.workers[:n], after, *state.workers[n + 1 :])
+                yield f"{n} {label}", state._replace(workers=workers, faults=state.faults - faults)
+        yield "time passes", state._replace(workers=tuple(map(_later, state.workers)))
 
-    def _asked(self, state: State, n: int, kind: str, seen: Object, known: tuple[int, ...]) -> State:
-        if seen is GONE:
-            return send(changed(state, n, state.clients[n]._replace(want=(kind, 0, 0))), n, GONE, 0)
-        want = kind, fresh(state), known
-        decided = self._decided(seen, want, n)
-        if decided is None:
-            return changed(state, n, Client())
-        asked = state.clients[n]._replace(want=(kind, want[1], 0))
-        return send(changed(state, n, asked), n, decided, seen.token)
+    def _acts(self, state: State, n: int, worker: Worker) -> Iterator[tuple[str, Worker, int]]:
+        read = worker.read
+        if read is None:
+            yield "asks", worker._replace(read=Read()), 0
+        elif read.plan != UNKNOWN:
+            yield "hears", self._heard(worker, read), 0
+        if read is not None and read.plan == UNKNOWN:
+            grant = state.grant if state.owner == n else 0
+            yield "is answered", worker._replace(read=Read(read.age, state.plan, grant)), 0
+        if state.faults:
+            if read is not None:
+                yield "gets no answer", worker._replace(read=None), 1
+            yield "dies", Worker(), 1
 
-    def _won(self, state: State, n: int, there: Object) -> State:
-        client = state.clients[n]
-        assert client.want is not None
-        if client.want[0] == "release":
-            return changed(state, n, Client())
-        begun = client.sent_at if self._config.counts_from_request else 0
-        return changed(state, n, Client("held", there, until=begun + TTL - MARGIN))
-
-    def _moved(self, state: State, n: int, there: Object) -> State:
-        return changed(state, n, Client())  # Somebody was quicker.
+    def _heard(self, worker: Worker, read: Read) -> Worker:
+        age = read.age if self._config.counts_from_request else 0
+        until = max(0, TTL - MARGIN - age)
+        if read.plan == worker.plan:
+            return worker._replace(until=max(worker.until, until), read=None)
+        start = worker.start if read.grant == worker.grant else self._config.wait
+        return Worker(read.plan, read.grant, start if read.grant else 0, until)
 
 
-def _disbelieving(state: State, n: int) -> State:
-    return changed(state, n, state.clients[n]._replace(until=OLD))
+def _later(worker: Worker) -> Worker:
+    read = worker.read and worker.read._replace(age=min(TTL, worker.read.age + 1))
+    return worker._replace(start=max(0, worker.start - 1), until=max(0, worker.until - 1), read=read)
 
 
-def believers(state: State) -> list[int]:
-    return [n for n, client in enumerate(state.clients) if client.until > 0]
+def _fresh_plan(state: State) -> int:
+    return 1 + max(
+        state.plan, *(max(worker.plan, worker.read.plan if worker.read else 0) for worker in state.workers)
+    )
+
+
+def _fresh_grant(state: State) -> int:
+    return 1 + max(
+        state.grant, *(max(worker.grant, worker.read.grant if worker.read else 0) for worker in state.workers)
+    )
+
+
+def _renamed(state: State) -> State:
+    """With small numbers, and without what makes no difference. It matters whether a plan or a grant is the present
+    one, or the one that is on its way to the same worker; which other one it is does not matter."""
+    workers = tuple(_renamed_worker(state, each) for each in state.workers)
+    return state._replace(plan=1, grant=min(1, state.grant), workers=workers)
+
+
+def _renamed_worker(state: State, worker: Worker) -> Worker:
+    read = worker.read
+    read_plan, read_grant = (UNKNOWN, 0) if read is None else (read.plan, read.grant)
+
+    def small(number: int, present: int, on_its_way: int) -> int:
+        if number in (0, UNKNOWN):
+            return number
+        return 1 if number == present else 2 if number == on_its_way else 3
+
+    plan = small(worker.plan, state.plan, read_plan)
+    grant = small(worker.grant, state.grant, read_grant)
+    if plan == 3 and grant == 3 and not worker.until:
+        plan = grant = 0  # Nothing will ever renew it.
+    if not grant:
+        worker = worker._replace(start=0, until=0)
+    if read is not None:
+        read = Read(read.age, small(read_plan, state.plan, read_plan), small(read_grant, state.grant, read_grant))
+    return worker._replace(plan=plan, grant=grant, read=read)
+
+
+def owners(state: State) -> list[int]:
+    return [n for n, each in enumerate(state.workers) if each.grant and not each.start and each.until]
 
 
 def problem(state: State) -> str | None:
-    found = believers(state)
-    return None if len(found) <= 1 else f"{found} all believe that they own it"
+    found = owners(state)
+    return None if len(found) <= 1 else f"{found} all own it"

@@ -6,27 +6,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 
 import msgspec
 import pytest
 
-from model import claims, lines, purges, shard_leases
+from model import claims, inbox_leases, lines, purges, shard_leases
 from model.claims import Claims
 from model.explorer import Broken, explore
+from model.inbox_leases import Leases as InboxLeases
+from model.inbox_leases import own_inbox
 from model.lines import Lines
 from model.purges import Purges
 from model.shard_leases import Leases
 from qo.core import lifecycle
-from qo.core.dispatch import InboxOwner, may_own
 from qo.core.lifecycle import Command, Held, Offer, Rejected
-from qo.core.ownership import Acquire, Release, ShardLease, decide_lease
 from qo.core.task import Status, Task
 from qo.core.waits import Verdict, assess
 
 CLAIMS = claims.Config(faults=1)
 LEASES = shard_leases.Config(faults=1)
+INBOXES = inbox_leases.Config(faults=1)
 FEW, MANY = pytest.mark.fast, [pytest.mark.long, pytest.mark.timeout(3600)]
 
 
@@ -43,24 +44,9 @@ def test_one_handler_at_a_time_one_result_and_every_task_can_end(config: claims.
     print(Claims(config).explore())
 
 
-def _own_inbox(
-    lease: ShardLease | None, want: Acquire | Release, now: datetime, *, abandoned: bool = False
-) -> ShardLease | None:
-    """An inbox is leased by the same writes. A record that its owner removes is as good as one that has run out."""
-    if isinstance(want, Release):
-        return decide_lease("0", lease, want, now=now)
-    owner = None if lease is None else InboxOwner(lease.token, lease.lease_expires_at)
-    if not may_own(owner, want.tokens, now=now, is_abandoned=abandoned):
-        return None
-    until = now + timedelta(seconds=want.ttl_s)
-    return ShardLease(
-        shard="0", worker_id=want.worker_id, lease_expires_at=until, updated_at=now, token=want.token
-    )
-
-
 @pytest.mark.fast
 def test_one_owner_of_an_inbox_and_there_can_always_be_one() -> None:
-    print(Leases(replace(LEASES, decide=_own_inbox)).explore())
+    print(InboxLeases(INBOXES).explore())
 
 
 @pytest.mark.parametrize(
@@ -68,7 +54,7 @@ def test_one_owner_of_an_inbox_and_there_can_always_be_one() -> None:
     [
         pytest.param(LEASES, marks=FEW),
         pytest.param(replace(LEASES, faults=2), marks=MANY),
-        pytest.param(replace(LEASES, skews=(0, 1, 0)), marks=MANY),
+        pytest.param(replace(LEASES, workers=3), marks=MANY),
     ],
 )
 def test_one_owner_of_a_shard_and_there_can_always_be_one(config: shard_leases.Config) -> None:
@@ -162,18 +148,27 @@ def test_a_claim_protocol_without_one_of_its_parts_is_found_broken(name: str) ->
     print(f"{name}: {found.value}")
 
 
-def _always_free(lease: ShardLease | None, want: Acquire | Release, now: datetime) -> ShardLease | None:
-    over = lease and msgspec.structs.replace(lease, lease_expires_at=now)
-    return decide_lease("0", over, want, now=now)
-
-
 LEASE_MUTANTS = {
-    "no look at the end of a lease": replace(LEASES, decide=_always_free),
-    "an inbox that is taken from its live owner": replace(LEASES, decide=partial(_own_inbox, abandoned=True)),
-    "no conditional write": replace(LEASES, conditional=False),
+    "a grant that is in effect at once": replace(LEASES, wait=0),
     "a lease that counts from its answer": replace(LEASES, counts_from_request=False),
-    "clocks further apart than the margin": replace(LEASES, skews=(0, 2)),
+    "grants without numbers": replace(LEASES, numbers_grants=False),
 }
+
+
+INBOX_MUTANTS = {
+    "an inbox that is taken from its live owner": replace(INBOXES, decide=partial(own_inbox, abandoned=True)),
+    "no conditional write": replace(INBOXES, conditional=False),
+    "a lease that counts from its answer": replace(INBOXES, counts_from_request=False),
+    "clocks further apart than the margin": replace(INBOXES, skews=(0, 2)),
+}
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("name", INBOX_MUTANTS)
+def test_a_lease_on_an_inbox_without_one_of_its_parts_is_found_broken(name: str) -> None:
+    with pytest.raises(Broken) as found:
+        InboxLeases(INBOX_MUTANTS[name]).explore()
+    print(f"{name}: {found.value}")
 
 
 @pytest.mark.fast

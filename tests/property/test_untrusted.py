@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from qo.core import keys, wire
 from qo.core.control import Desired
-from qo.core.ownership import ShardLease
+from qo.core.ownership import Grant, ShardPlan
 from qo.core.pipeline import bundle
 from qo.core.retention import PurgeCursor
 from qo.core.schedule import Schedule
@@ -61,7 +61,15 @@ RECORDS: dict[type[msgspec.Struct], msgspec.Struct] = {
     SweepCursor: SweepCursor(after="tasks/a/x.json", token="t", moved_at=NOON),
     PurgeCursor: PurgeCursor(after="tasks/a/x.json", token="t", started_at=NOON),
     Desired: Desired(),
-    ShardLease: ShardLease(shard="a", worker_id="w", lease_expires_at=NOON, updated_at=NOON),
+    ShardPlan: ShardPlan(
+        number=1,
+        token="t",
+        updated_at=NOON,
+        ttl_s=30.0,
+        wait_s=30.0,
+        members=["w"],
+        grants=[Grant(worker_id="w", first="0", last="f", since=NOON, number=1)],
+    ),
 }
 XML = st.sampled_from(
     [

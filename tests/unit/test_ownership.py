@@ -1,291 +1,355 @@
-"""Shard leases, one call at a time."""
+"""The plan of shards and one worker's view of it, one call at a time."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from datetime import timedelta
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from qo.ambient import Ambient
-from qo.core import keys, wire
-from qo.core.ownership import LOOKOUT, LeasingConfig, ShardLease, may_look_out
-from qo.errors import Unavailable, UsageError
-from qo.queue.feed import Feed
+from qo.core import keys
+from qo.core.board import show_plan
+from qo.core.ownership import LeasingConfig, decode_plan, units
+from qo.core.pricing import Operation
+from qo.errors import CorruptRecord, Unavailable, UsageError
 from qo.queue.queue import Queue
-from qo.queue.shard_leases import ShardLeases
-from qo.store.faulty import FaultPlan, Faulty
+from qo.queue.roster import WorkerInfo, report
+from qo.queue.shard_planner import ShardPlanner
+from qo.queue.shard_tenure import ShardTenure
 from qo.store.memory import MemoryStore
-from qo.store.port import ObjectStore, PutResult, Stored
+from qo.store.metered import Metered
+from qo.store.port import ObjectStore, Stored
 from qo.testing import virtual
-from qo.worker.leasing.ownership import Ownership
 
 pytestmark = pytest.mark.fast
 
 TTL_S = 30.0
 
 
-def made_store() -> MemoryStore:
-    return MemoryStore(clock=virtual.wall_clock)
-
-
 def made_queue(store: ObjectStore, *, prefix_len: int = 1, seed: int = 1) -> Queue:
     return Queue(store, prefix_len=prefix_len, ambient=Ambient.seeded(seed, virtual.monotonic))
 
 
-def made_leases(store: ObjectStore, worker_id: str, seed: int = 1) -> ShardLeases:
-    return ShardLeases(made_queue(store, seed=seed), worker_id=worker_id, ttl_s=TTL_S)
+async def enlist(store: ObjectStore, *worker_ids: str, **more: Any) -> None:
+    for worker_id in worker_ids:
+        at = await store.now()
+        options = {"leasing": True, "shards_max": 16, "shard_ttl_s": TTL_S, **more}
+        await report(store, WorkerInfo(worker_id=worker_id, started_at=at, last_heartbeat=at, **options))
 
 
-async def stored(store: ObjectStore, unit: str) -> ShardLease:
-    found = await store.get(keys.shard_lease(unit))
-    assert found is not None
-    return wire.decode(ShardLease, found.body, unit)
+class Stage:
+    """A queue in memory with a planner that shows its plans, and workers that read of them."""
+
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        self.store = store or MemoryStore(clock=virtual.wall_clock)
+        self.queue = made_queue(self.store)
+        self.planner = ShardPlanner(self.queue)
+        self._following: list[asyncio.Task[None]] = []
+
+    async def share(self, *worker_ids: str) -> None:
+        await enlist(self.store, *worker_ids)
+        await self.plan(*worker_ids)
+
+    async def plan(self, *worker_ids: str) -> None:
+        board = await self.queue.board.read()
+        await self.planner.plan(worker_ids, shown_number=0 if board is None else board.plan, read_all=True)
+        await self.queue.board.edit(lambda board: show_plan(board, self.planner.number))
+
+    def join(self, worker_id: str) -> tuple[Queue, ShardTenure]:
+        queue = made_queue(self.store, seed=len(self._following) + 2)
+        tenure = ShardTenure(queue, LeasingConfig(ttl_s=TTL_S), worker_id=worker_id)
+        self._following.append(asyncio.create_task(tenure.run()))
+        return queue, tenure
+
+    async def close(self) -> None:
+        for task in self._following:
+            task.cancel()
+        await asyncio.gather(*self._following, return_exceptions=True)
 
 
-# Leases
+def told(story: Callable[[Stage], Awaitable[None]], store: Callable[[], MemoryStore] | None = None) -> None:
+    async def run() -> None:
+        stage = Stage(store() if store else None)
+        try:
+            await story(stage)
+        finally:
+            await stage.close()
+
+    virtual.run(run())
 
 
-def test_a_lease_is_written_as_documented() -> None:
-    async def story() -> None:
-        store = made_store()
-        assert await made_leases(store, "w1").acquire("a") is not None
-        found = await store.get("shard-leases/a.json")
-        assert found is not None
-        written = json.loads(found.body)
+async def read_for(seconds: float, *queues: Queue) -> None:
+    """Let workers read the board every few seconds, as they do."""
+    for _ in range(int(seconds // 5)):
+        for queue in queues:
+            await queue.board.read()
+        await asyncio.sleep(5)
+
+
+# The plan
+
+
+def test_a_plan_is_written_as_documented() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.share("w1", "w2")
+        stored = await stage.store.get("shard-leases/plan.json")
+        assert stored is not None
+        written = json.loads(stored.body)
         assert written.pop("token")
+        since = "2026-01-01T00:00:00Z"
         assert written == {
-            "shard": "a",
-            "worker_id": "w1",
-            "lease_expires_at": "2026-01-01T00:00:30Z",
-            "updated_at": "2026-01-01T00:00:00Z",
+            "number": 1,
+            "updated_at": since,
+            "ttl_s": 30.0,
+            "wait_s": 30.0,
+            "members": ["w1", "w2"],
+            "grants": [
+                {"worker_id": "w1", "first": "0", "last": "7", "since": since, "number": 1},
+                {"worker_id": "w2", "first": "8", "last": "f", "since": since, "number": 1},
+            ],
         }
 
-    virtual.run(story())
+    told(story)
 
 
-def test_a_lease_is_kept_from_others_until_it_runs_out_and_then_lost_to_them() -> None:
-    async def story() -> None:
-        store = made_store()
-        first, second = made_leases(store, "w1", 1), made_leases(store, "w2", 2)
-        held = await first.acquire("a")
-        assert held is not None
-        await asyncio.sleep(20)
-        held = await first.renew(held)
-        assert held is not None
-        await asyncio.sleep(TTL_S - 0.1)
-        assert await second.acquire("a") is None
-        await asyncio.sleep(0.1)
-        assert held.until < virtual.monotonic(), "its holder has stopped to believe in it before"
-        assert await second.acquire("a") is not None
-        assert await first.renew(held) is None
-        await first.release(held)
-        assert (await stored(store, "a")).worker_id == "w2"
-        assert (await stored(store, "a")).lease_expires_at > virtual.wall_clock()
+def test_a_queue_whose_workers_lease_nothing_has_no_plan() -> None:
+    async def story(stage: Stage) -> None:
+        meter = Metered(stage.store)
+        planner = ShardPlanner(made_queue(meter))
+        await enlist(stage.store, "w1", "w2", leasing=False, shards_max=0, shard_ttl_s=0.0)
+        await enlist(stage.store, "old", shards_max=0, shard_ttl_s=0.0)
+        meter.reset()
+        for _ in range(5):
+            await planner.plan(["w1", "w2", "old"], shown_number=0, read_all=False)
+        assert meter.counts == {Operation.GET: 3}, "each record is read once"
+        assert not planner.number
+        assert await stage.store.get(keys.SHARD_PLAN) is None
 
-    virtual.run(story())
+    told(story)
 
 
-def test_what_is_released_can_be_taken_at_once() -> None:
-    async def story() -> None:
-        store = made_store()
-        first, second = made_leases(store, "w1", 1), made_leases(store, "w2", 2)
-        held = await first.acquire("a")
-        assert held is not None
-        await first.release(held)
-        assert await second.acquire("a") is not None
+@pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'{"number":7}'])
+def test_a_plan_that_is_lost_or_broken_is_replaced_by_a_later_one(body: bytes) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.share("w1", "w2")
+        await stage.plan("w1")
+        assert stage.planner.number == 2
+        for damage in (stage.store.delete(keys.SHARD_PLAN), stage.store.put(keys.SHARD_PLAN, body)):
+            await damage
+            before, stage.planner = stage.planner.number, ShardPlanner(stage.queue)
+            await stage.plan("w1", "w2")
+            assert stage.planner.number > before
 
-    virtual.run(story())
-
-
-class Deaf(MemoryStore):
-    """Does the next write, and then answers nothing any more until it hears again."""
-
-    deaf = away = False
-
-    def hear(self) -> None:
-        self.deaf = self.away = False
-
-    async def get(self, key: str, *, version: str | None = None) -> Stored | None:
-        if self.away:
-            raise Unavailable("away")
-        return await super().get(key, version=version)
-
-    async def put(
-        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
-    ) -> PutResult:
-        written = await super().put(key, body, if_match=if_match, if_absent=if_absent)
-        if self.deaf:
-            self.away = True
-            raise Unavailable("no reply")
-        return written
+    told(story)
 
 
-def test_a_write_whose_reply_was_lost_is_recognised_later() -> None:
-    async def story() -> None:
-        store = Deaf(clock=virtual.wall_clock)
-        leases = made_leases(store, "w1")
-        store.deaf = True
-        with pytest.raises(Unavailable):
-            await leases.acquire("a")
-        store.hear()
-        held = await leases.acquire("a")
-        assert held is not None, "the lease bears our own token"
-        store.deaf = True
-        with pytest.raises(Unavailable):
-            await leases.renew(held)
-        store.hear()
-        held = await leases.renew(held)
-        assert held is not None, "a renewal that came through unheard is not another's lease"
-        store.deaf = True
-        with pytest.raises(Unavailable):
-            await leases.renew(held)
-        store.hear()
-        await leases.release(held)
-        assert (await stored(store, "a")).lease_expires_at <= virtual.wall_clock()
+def test_of_two_lookouts_one_writes_and_the_other_goes_by_it() -> None:
+    async def story(stage: Stage) -> None:
+        await enlist(stage.store, "w1", "w2")
+        other = ShardPlanner(made_queue(stage.store, seed=9))
+        await asyncio.gather(
+            stage.planner.plan(["w1", "w2"], shown_number=0, read_all=False),
+            other.plan(["w1"], shown_number=0, read_all=False),
+        )
+        for planner in (stage.planner, other):
+            await planner.plan(["w1", "w2"], shown_number=0, read_all=False)
+        assert stage.planner.number == other.number
 
-    virtual.run(story())
-
-
-def test_a_write_that_was_refused_by_itself_is_recognised_at_once() -> None:
-    async def story() -> None:
-        store = Faulty(made_store(), FaultPlan(own_412=1.0), Ambient.seeded(1, virtual.monotonic))
-        leases = made_leases(store, "w1")
-        held = await leases.acquire("a")
-        assert held is not None
-        held = await leases.renew(held)
-        assert held is not None
-        await leases.release(held)
-        assert (await stored(store, "a")).lease_expires_at <= virtual.wall_clock()
-
-    virtual.run(story())
-
-
-def test_a_worker_of_the_same_name_does_not_inherit_a_lease() -> None:
-    """The process that held it may still run."""
-
-    async def story() -> None:
-        store = made_store()
-        assert await made_leases(store, "w1", 1).acquire("a") is not None
-        assert await made_leases(store, "w1", 2).acquire("a") is None
-
-    virtual.run(story())
-
-
-@pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'{"shard":"a","worker_id":"w","lease_expires_at":"now"}'])
-def test_a_broken_lease_is_taken_over_once_its_holder_must_have_stopped(body: bytes) -> None:
-    async def story() -> None:
-        store = made_store()
-        first, second = made_leases(store, "w1", 1), made_leases(store, "w2", 2)
-        held = await first.acquire("a")
-        assert held is not None
-        await store.put(keys.shard_lease("a"), body)
-        assert await second.acquire("a") is None
-        await asyncio.sleep(TTL_S)
-        assert held.until < virtual.monotonic()
-        assert await second.acquire("a") is not None
-        assert await first.renew(held) is None
-
-    virtual.run(story())
-
-
-def test_a_deleted_lease_is_lost_and_can_be_taken() -> None:
-    async def story() -> None:
-        store = made_store()
-        leases = made_leases(store, "w1")
-        held = await leases.acquire("a")
-        assert held is not None
-        await store.delete(keys.shard_lease("a"))
-        assert await leases.renew(held) is None
-        assert await leases.acquire("a") is not None
-
-    virtual.run(story())
-
-
-def test_a_new_lookout_begins_with_what_the_last_one_knew() -> None:
-    async def story() -> None:
-        store = made_store()
-        first, second = made_leases(store, "w1", 1), made_leases(store, "w2", 2)
-        held = await first.acquire(LOOKOUT)
-        assert held is not None
-        await first.renew(held, members=["w1", "w2"], lit=["a"])
-        await asyncio.sleep(TTL_S)
-        taken = await second.acquire(LOOKOUT)
-        assert taken is not None
-        assert (taken.lease.members, taken.lease.lit) == (["w1", "w2"], ["a"])
-
-    virtual.run(story())
-
-
-def test_the_idle_go_first_for_the_lookout_and_the_busy_if_nobody_else_does() -> None:
-    now = virtual.STARTED_AT
-    lease = ShardLease(shard=LOOKOUT, worker_id="w", lease_expires_at=now, updated_at=now)
-    assert may_look_out(None, now=now, room=False, ttl_s=TTL_S)
-    assert may_look_out(lease, now=now, room=True, ttl_s=TTL_S)
-    assert not may_look_out(lease, now=now, room=False, ttl_s=TTL_S)
-    assert may_look_out(lease, now=now + timedelta(seconds=TTL_S), room=False, ttl_s=TTL_S)
-    assert not may_look_out(lease, now=now - timedelta(seconds=1), room=True, ttl_s=TTL_S)
+    told(story)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"shards_per_worker": 0}, {"renew_s": 16.0}, {"renew_s": 0.0}, {"watch_s": 0.0}, {"ttl_s": 19.0}]
+    "grant",
+    [
+        {"first": "g"},
+        {"first": "00", "last": "0f"},
+        {"first": "9", "last": "1"},
+        {"first": "f" * 20, "last": "f" * 20},
+        {"worker_id": 1},
+    ],
 )
+def test_a_plan_that_grants_what_there_is_not_is_broken(grant: dict[str, Any]) -> None:
+    at = "2026-01-01T00:00:00Z"
+    good = {"worker_id": "w", "first": "0", "last": "1", "since": at, "number": 1}
+    plan = {
+        "number": 1,
+        "token": "t",
+        "updated_at": at,
+        "ttl_s": 30,
+        "wait_s": 30,
+        "members": [],
+        "grants": [good],
+    }
+    assert decode_plan(json.dumps(plan).encode(), units(1)).grants
+    for grants in ([good | grant], [good, good]):
+        with pytest.raises(CorruptRecord):
+            decode_plan(json.dumps(plan | {"grants": grants}).encode(), units(1))
+
+
+@pytest.mark.parametrize("wrong", [{"shards_per_worker": 0}, {"renew_s": 16.0}, {"renew_s": 0.0}, {"ttl_s": 19.0}])
 def test_leasing_that_cannot_work_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         LeasingConfig(**wrong)
 
 
-# Being broken off
+# A worker's view
 
 
-class Unanswered(MemoryStore):
-    """Carries out a write of the lookout's lease, and keeps the answer to itself until it is asked for it."""
+def test_a_worker_owns_its_block_after_the_wait_and_looks_everywhere_before() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.share("w1", "w2")
+        queue, tenure = stage.join("w2")
+        assert tenure.scope is None
+        await read_for(25, queue)
+        assert (tenure.owned, tenure.scope) == ((), None)
+        await read_for(10, queue)
+        assert tenure.owned == units(1)[8:]
+        assert tenure.scope == set(units(1)[8:])
+        assert tenure.turn == (1, 2)
+
+    told(story)
+
+
+def test_shards_beyond_all_caps_are_listed_by_everybody() -> None:
+    async def story(stage: Stage) -> None:
+        await enlist(stage.store, "w1", "w2", shards_max=3)
+        await stage.plan("w1", "w2")
+        queue, tenure = stage.join("w1")
+        await read_for(40, queue)
+        assert tenure.owned == ("0", "1", "2")
+        assert tenure.scope == {*"012", *units(1)[6:]}
+
+    told(story)
+
+
+def test_a_worker_that_does_not_read_the_board_owns_nothing_after_a_while_and_again_once_it_has() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.share("w1")
+        queue, tenure = stage.join("w1")
+        await read_for(40, queue)
+        assert tenure.owned == units(1)
+        await asyncio.sleep(TTL_S)
+        assert tenure.owned == ()
+        await queue.board.read()
+        assert tenure.owned == units(1)
+
+    told(story)
+
+
+def test_a_block_that_was_lost_while_the_worker_stood_still_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.share("w1", "w2")
+        queue, tenure = stage.join("w1")
+        await read_for(40, queue)
+        await asyncio.sleep(2 * TTL_S)
+        await stage.plan("w2")
+        await read_for(5, queue)
+        assert tenure.owned == ()
+        assert "did not read the board" in caplog.text
+
+    told(story)
+
+
+def test_a_plan_counts_once_the_board_shows_it() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.share("w1")
+        queue, tenure = stage.join("w1")
+        await read_for(40, queue)
+        await enlist(stage.store, "w2")
+        await stage.planner.plan(["w1", "w2"], shown_number=1, read_all=True)
+        await read_for(40, queue)
+        assert tenure.owned == units(1), "the board shows the old one"
+        await stage.queue.board.edit(lambda board: show_plan(board, stage.planner.number))
+        await read_for(5, queue)
+        assert tenure.owned == units(1)[:8]
+
+    told(story)
+
+
+def test_a_worker_that_leaves_owns_nothing_at_once() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.share("w1")
+        queue, tenure = stage.join("w1")
+        await read_for(40, queue)
+        tenure.leave()
+        await read_for(40, queue)
+        assert tenure.owned == ()
+
+    told(story)
+
+
+class Deaf(MemoryStore):
+    """Does not answer for the plan."""
+
+    deaf = False
 
     def __init__(self) -> None:
         super().__init__(clock=virtual.wall_clock)
-        self.withholds = False
-        self.written = asyncio.Event()
-        self.answers = asyncio.Event()
 
-    async def put(
-        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
-    ) -> PutResult:
-        written = await super().put(key, body, if_match=if_match, if_absent=if_absent)
-        if self.withholds and key == keys.shard_lease(LOOKOUT):
-            self.written.set()
-            await self.answers.wait()
-        return written
+    async def get(self, key: str, *, version: str | None = None) -> Stored | None:
+        if self.deaf and key == keys.SHARD_PLAN:
+            raise Unavailable("away")
+        return await super().get(key, version=version)
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["acquiring", "renewing"])
-def test_a_worker_that_leaves_before_it_knows_that_it_is_the_lookout_leaves_no_lease(first: bool) -> None:
-    async def story() -> None:
-        store = Unanswered()
-        queue = made_queue(store)
-        owner = Ownership(
-            queue,
-            LeasingConfig(),
-            worker_id="a",
-            feed=Feed(queue),
-            has_room=lambda: True,
-            heartbeat_s=5.0,
-            on_change=lambda: None,
-        )
-        store.withholds = first
-        running = asyncio.create_task(owner.run())
-        if not first:
-            await asyncio.sleep(1.0)
-            assert owner.on_duty
-            store.withholds = True
-        await store.written.wait()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        store.withholds = False
-        asyncio.get_running_loop().call_later(0.5, store.answers.set)
-        await owner.leave()
-        assert (await stored(store, LOOKOUT)).lease_expires_at <= await store.now()
-        assert not owner.on_duty
+def test_a_plan_that_cannot_be_read_is_read_later() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.share("w1")
+        assert isinstance(stage.store, Deaf)
+        stage.store.deaf = True
+        queue, tenure = stage.join("w1")
+        await read_for(20, queue)
+        stage.store.deaf = False
+        await read_for(40, queue)
+        assert tenure.owned == units(1)
 
-    virtual.run(story())
+    told(story, Deaf)
+
+
+class Slow(MemoryStore):
+    """Keeps the answers for the board until they are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=virtual.wall_clock)
+        self.held: list[asyncio.Event] = []
+        self.holds = False
+
+    async def get_if_changed(self, key: str, etag: str) -> Any:
+        answer = await super().get_if_changed(key, etag)
+        if self.holds and key == keys.BOARD:
+            self.held.append(asyncio.Event())
+            await self.held[-1].wait()
+        return answer
+
+
+def test_answers_that_overtake_each_other_renew_nothing() -> None:
+    """A worker that hears of the new plan first, and then gets the old board, must not go by the old plan."""
+
+    async def story(stage: Stage) -> None:
+        await stage.share("w1", "w2")
+        queue, tenure = stage.join("w1")
+        await read_for(40, queue)
+        assert isinstance(stage.store, Slow)
+        stage.store.holds = True
+        reads = [asyncio.create_task(queue.board.read())]
+        await asyncio.sleep(1)
+        await stage.store.put(keys.BOARD, b'{"token":"x","plan":1,"sequence":7}')
+        reads.append(asyncio.create_task(queue.board.read()))
+        await asyncio.sleep(1)
+        stage.queue = made_queue(stage.store, seed=8)
+        stage.store.holds = False
+        await stage.plan("w2")
+        board = await queue.board.read()
+        assert board is not None
+        assert board.plan == 2
+        for event in stage.store.held:
+            event.set()
+        await asyncio.gather(*reads)
+        await asyncio.sleep(0.1)
+        assert queue.board.board == board
+        assert tenure.owned == ()
+
+    told(story, Slow)

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qo.core.cost_extras import Extras, requests_per_wait
 from qo.core.cost_model import (
     MONTH_D,
     CostEstimate,
+    Delivery,
     Load,
     Rhythm,
     estimate,
@@ -120,6 +122,43 @@ def test_fifty_workers_and_a_hundred_thousand_tasks_a_day_cost_less_than_140_dol
 @given(st.integers(1, 1000), rates)
 def test_a_task_is_tried_by_one_worker_at_least_and_by_each_once_at_most(workers: int, tasks: int) -> None:
     assert 0.99 <= tries_per_task(Load(workers, tasks)) <= workers
+
+
+@pytest.mark.parametrize("workers", [1, 4, 16, 50, 64, 256])
+@pytest.mark.parametrize("tasks_per_day", [0, 10_000, 1_000_000])
+def test_leasing_shards_costs_hardly_more_than_not_and_less_with_many_workers(
+    workers: int, tasks_per_day: int
+) -> None:
+    shared, leased = (
+        estimate(Load(workers, tasks_per_day), delivery=delivery) for delivery in (Delivery.BOARD, Delivery.LEASED)
+    )
+    assert leased.total < shared.total * (1.1 if workers == 1 else 1.02)
+    if workers in (4, 16) and tasks_per_day <= 10_000:
+        assert leased.total < shared.total
+
+
+def test_wake_ups_cost_their_sender_about_a_dollar_a_month() -> None:
+    pushed, shared = (
+        estimate(Load(50, 10**6), delivery=delivery).total for delivery in (Delivery.PUSH, Delivery.BOARD)
+    )
+    assert 0.5 < pushed - shared < 1.5
+
+
+def test_every_extra_has_a_price_and_none_by_default() -> None:
+    plain = month(10, 1000)
+    assert plain.flows == plain.serving == 0
+    for name in ("grouped_per_day", "dependencies_per_day", "unique_per_day", "limits"):
+        assert estimate(Load(10, 1000), extras=Extras(**{name: 10})).flows > 0
+    assert estimate(Load(10, 1000), extras=Extras(waits_per_day=10)).serving > 0
+    with pytest.raises(UsageError, match="negative"):
+        Extras(limits=-1)
+
+
+def test_a_call_that_waits_reads_more_and_more_seldom() -> None:
+    reads = [requests_per_wait(seconds)[Operation.GET] for seconds in (0, 0.1, 0.3, 10, 3600)]
+    assert reads[:3] == [1, 2, 3]
+    assert reads[3] == 1 + 5 + 4
+    assert reads[4] == pytest.approx(3600 / 2, rel=0.01)
 
 
 @given(rates)

@@ -23,25 +23,27 @@ class ShardLeasingSettings:
         False,
         "QO_SHARD_LEASING",
         kind=kinds.FLAG,
-        help="Share the shards among the workers: each polls only those it holds a lease on.",
+        help="Share the shards among the workers: each lists only those it has a lease on.",
     )
     shards_per_worker: int = setting(
         16,
         "QO_SHARD_LEASING_SHARDS_PER_WORKER",
         kind=kinds.whole(1, 256),
-        help="The most leases that one worker takes; a lease is for a shard or, beyond 256, for a range of them.",
+        help="The most shards that one worker leases; in a queue of more than 256, the most 256ths of it.",
     )
     lease_ttl_s: float = setting(
         30.0,
         "QO_SHARD_LEASING_TTL_S",
         kind=kinds.number(1),
-        help="Seconds for which a shard lease is valid. The shards of a dead worker wait this long for another worker.",
+        help="Seconds for which a worker relies on its shards without a renewal. Shards that move to another worker "
+        "are nobody's for as long.",
     )
     lease_renew_interval_s: float = setting(
         10.0,
         "QO_SHARD_LEASING_RENEW_S",
         kind=kinds.number(0.1),
-        help="Seconds between renewals of a shard lease, and between counts of workers; at most half of lease_ttl_s.",
+        help="Seconds between renewals of a shard lease, at most: reading the board renews it. At most half of "
+        "lease_ttl_s.",
     )
 
 

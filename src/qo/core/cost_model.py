@@ -7,15 +7,17 @@ more delayed tasks than one page holds (the lookout then needs several LISTs).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
-from qo.core.board import PREFERRED, Reader, WatchTimes, rest_max_s
+from qo.core.board import PREFERRED, Reader, WatchTimes, rest_max_s, turn_s
+from qo.core.cost_extras import NO_EXTRAS, Extras, flows_per_day, serving_per_day
 from qo.core.discovery import IndexMode
-from qo.core.pricing import DAY_S, STORAGE_PRICE_GB_MONTH, Operation, Requests, dollars
+from qo.core.pricing import DAY_S, MONTH_D, STORAGE_PRICE_GB_MONTH, Operation, Requests, add, dollars, multiply
 from qo.errors import UsageError
 
-MONTH_D = 30
 GB = 10**9
 VERSIONS_PER_TASK = 3  # Pending, running, completed.
 PAGE = 1000  # Keys of a LIST, versions of a listing of versions, objects of a delete of many.
@@ -25,12 +27,18 @@ DELETE_EVERY_S = 0.25  # Hints are removed this often, or when a batch is full.
 DELETE_ONE_BY_ONE_MAX = 3  # So few are removed by single requests, which S3 does not charge for.
 POST_EVERY_S = 0.25  # Notices are posted this often, the first one at once.
 COUNT_EVERY_S = 120.0  # The lookout counts the workers.
+COUNT_LEASED_EVERY_S = 60.0  # The same where workers lease shards.
 LOOK_ANYWAY_EVERY_S = 3600.0  # A worker lists without a reason.
 ORDERS_EVERY_S = 300.0  # A worker reads the orders without a reason.
 SCAN_EVERY_S = 60.0  # In hybrid mode, the lookout reads a page of tasks.
 ROSTER_EVERY_S = 60.0  # The monitor looks for silent workers.
 INBOXES_EVERY_S = 600.0  # The lookout, and the monitor, list the inboxes of workers without a reason.
 INBOXES_IN_USE_S = 600.0  # For so long after a task was routed, the lookout lists them in each round.
+MARKERS_EVERY_S = 900.0  # The monitor removes delete markers of hints.
+MARKED_PREFIXES = 4
+VIEW_S = 30.0  # Whoever wakes workers, or routes tasks to them, lists them this often while it submits, …
+VIEW_RECORDS_MAX = 16  # … and reads so many of their records.
+MEMBERS_READ = 4  # Where shards are leased, so many records are read again with each count: one may be paused now.
 # A task that runs for so long gets a lease hint; most end before, and need no hint but the one that they were found
 # through. It must be well below STALE_AFTER: others then take that hint for one that was left behind.
 INDEX_LEASE_AFTER_S = 2.0
@@ -61,6 +69,15 @@ class Rhythm:
 
 
 DEFAULT_RHYTHM = Rhythm()
+
+
+class Delivery(StrEnum):
+    """How workers learn of new tasks."""
+
+    BOARD = "board"
+    LEASED = "leased"  # From the board, in turns, by workers that lease shards.
+    PUSH = "push"  # By a wake-up from one sender, and from the board.
+    DIRECT = "direct"  # In its inbox, as ``core.dispatch_pricing`` has it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,41 +149,60 @@ def _pauses_within(gap_s: float, rhythm: Rhythm) -> Iterator[tuple[float, float]
     yield gap_s / pause_s, pause_s
 
 
-def tries_per_task(load: Load, rhythm: Rhythm = DEFAULT_RHYTHM) -> float:
+def tries_per_task(load: Load, rhythm: Rhythm = DEFAULT_RHYTHM, delivery: Delivery = Delivery.BOARD) -> float:
     """Return how many workers read a task because of its notice: those that read the board soon after it was posted,
-    and a few that the task prefers. Workers that have just had a task read the board more often."""
-    window_s = Reader("", load.workers, rhythm.poll_max_s).window_s
+    and a few that the task prefers, or the owner of its shard. Workers that have just had a task read the board more
+    often."""
+    leased = delivery is Delivery.LEASED
+    window_s = Reader("", load.workers, rhythm.poll_max_s, frozenset() if leased else None).window_s
     gap_s = DAY_S / load.tasks_each if load.tasks_each else DAY_S
     pauses = list(_pauses_within(gap_s, rhythm))
     at_hand = sum(share * min(pause_s, window_s) for share, pause_s in pauses) / gap_s
-    preferred = min(1.0, PREFERRED / max(1, load.workers))
+    preferred = min(1.0, (1.0 if leased else PREFERRED) / max(1, load.workers))
     return load.workers * (1 - (1 - min(1.0, at_hand)) * (1 - preferred))
 
 
-def finding_per_day(load: Load, mode: IndexMode, rhythm: Rhythm = DEFAULT_RHYTHM) -> Requests:
+def finding_per_day(
+    load: Load, mode: IndexMode, rhythm: Rhythm = DEFAULT_RHYTHM, delivery: Delivery = Delivery.BOARD
+) -> Requests:
     """Return the requests that all workers, and the submitters, make so that tasks are found."""
     if not load.workers:
         return notices_per_day(load)
+    if delivery is Delivery.PUSH:
+        return add(finding_per_day(load, mode, rhythm), views_per_day(load))
     if mode is IndexMode.LOG_SCAN:
         polls = polls_per_day(load.tasks_each, rhythm)
         reads = _scan_reads(polls * rhythm.log_scan_page, load, rhythm)
         return add(
             notices_per_day(load), {Operation.LIST: load.workers * polls, Operation.GET: load.workers * reads}
         )
-    rhythm = adapt_to_workers(rhythm, load.workers)
+    rhythm = adapt_to_workers(rhythm, load.workers, delivery)
     reads = load.workers * polls_per_day(load.tasks_each, rhythm)
-    in_vain = load.tasks_per_day * max(0.0, tries_per_task(load, rhythm) - 1)
+    in_vain = load.tasks_per_day * max(0.0, tries_per_task(load, rhythm, delivery) - 1)
     scans = DAY_S / SCAN_EVERY_S if mode is IndexMode.HYBRID else 0.0
+    lists = 2 if delivery is Delivery.LEASED else 1  # Of its own shards, and of late tasks in others.
     looking = {
         Operation.GET: reads + in_vain + _scan_reads(scans * rhythm.log_scan_page, load, rhythm),
-        Operation.LIST: scans + load.workers * DAY_S / LOOK_ANYWAY_EVERY_S,
+        Operation.LIST: scans + lists * load.workers * DAY_S / LOOK_ANYWAY_EVERY_S,
     }
     return add(notices_per_day(load), looking)
 
 
-def adapt_to_workers(rhythm: Rhythm, workers: int) -> Rhythm:
+def adapt_to_workers(rhythm: Rhythm, workers: int, delivery: Delivery = Delivery.BOARD) -> Rhythm:
     """Return the rhythm with the longest pause of so many workers."""
-    return replace(rhythm, poll_max_s=rest_max_s(workers, rhythm.poll_max_s))
+    longest_s = (turn_s if delivery is Delivery.LEASED else rest_max_s)(workers, rhythm.poll_max_s)
+    return replace(rhythm, poll_max_s=longest_s)
+
+
+def views_per_day(load: Load, view_s: float = VIEW_S) -> Requests:
+    """Return the requests of one submitter that looks for workers: at its next task after a view has grown old."""
+    if not load.tasks_per_day:
+        return {}
+    views = DAY_S / (view_s + DAY_S / load.tasks_per_day)
+    return {
+        Operation.LIST: views * max(1, math.ceil(load.workers / PAGE)),
+        Operation.GET: views * min(load.workers, VIEW_RECORDS_MAX),
+    }
 
 
 def notices_per_day(load: Load) -> Requests:
@@ -184,16 +220,21 @@ def _scan_reads(listed: float, load: Load, rhythm: Rhythm) -> float:
 # Watching
 
 
-def lookout_per_day(load: Load, rhythm: Rhythm = DEFAULT_RHYTHM) -> Requests:
-    """Return the requests of the lookout: it lists the index, renews its duty, counts workers and reads the orders."""
+def lookout_per_day(load: Load, rhythm: Rhythm = DEFAULT_RHYTHM, delivery: Delivery = Delivery.BOARD) -> Requests:
+    """Return the requests of the lookout: it lists the index, renews its duty, counts workers and reads the orders.
+
+    Where shards are leased it counts more often, and reads the plan and a few records of workers each time.
+    """
     if not load.workers:
         return {}
     times = WatchTimes.for_checks(rhythm.check_s)
     renewals = DAY_S / times.renew_s
+    leased = delivery is Delivery.LEASED
+    counts = DAY_S / (COUNT_LEASED_EVERY_S if leased else COUNT_EVERY_S)
     return {
-        Operation.LIST: DAY_S / times.round_s + DAY_S / COUNT_EVERY_S + DAY_S / INBOXES_EVERY_S,
+        Operation.LIST: DAY_S / times.round_s + counts + DAY_S / INBOXES_EVERY_S,
         Operation.PUT: renewals,
-        Operation.GET: 2 * renewals,
+        Operation.GET: 2 * renewals + (counts * (1 + min(load.workers, MEMBERS_READ)) if leased else 0.0),
     }
 
 
@@ -211,8 +252,14 @@ def monitor_per_day(load: Load, rhythm: Rhythm = DEFAULT_RHYTHM) -> Requests:
     return {
         Operation.LIST: checks + pages + 4 * sweeps,
         Operation.GET: load.workers * sweeps + reads,
-        Operation.PUT: 2 * pages,
+        Operation.PUT: pages,
     }
+
+
+def markers_per_day(load: Load) -> Requests:
+    """Return the requests that remove delete markers of hints, in a versioned bucket. Hints that were found through a
+    notice leave none."""
+    return {Operation.VERSIONS: MARKED_PREFIXES * DAY_S / MARKERS_EVERY_S} if load.workers else {}
 
 
 def purge_per_day(load: Load) -> Requests:
@@ -228,8 +275,9 @@ def purge_per_day(load: Load) -> Requests:
     }
 
 
-def _watching_per_day(load: Load, rhythm: Rhythm) -> Requests:
-    return add(add(lookout_per_day(load, rhythm), monitor_per_day(load, rhythm)), purge_per_day(load))
+def _watching_per_day(load: Load, rhythm: Rhythm, delivery: Delivery) -> Requests:
+    monitor = add(monitor_per_day(load, rhythm), markers_per_day(load))
+    return add(add(lookout_per_day(load, rhythm, delivery), monitor), purge_per_day(load))
 
 
 def heartbeats_per_day(load: Load, rhythm: Rhythm = DEFAULT_RHYTHM) -> Requests:
@@ -254,18 +302,23 @@ class CostEstimate:
     polling: float
     heartbeats: float
     monitor: float
+    flows: float
+    serving: float
     storage: float
     requests: Requests
 
     @property
     def total(self) -> float:
-        return self.tasks + self.polling + self.heartbeats + self.monitor + self.storage
+        watching = self.polling + self.heartbeats + self.monitor
+        return self.tasks + watching + self.flows + self.serving + self.storage
 
 
 def estimate(
     load: Load,
     mode: IndexMode = IndexMode.HYBRID,
     *,
+    delivery: Delivery = Delivery.BOARD,
+    extras: Extras = NO_EXTRAS,
     task_bytes: int = 2048,
     rhythm: Rhythm = DEFAULT_RHYTHM,
 ) -> CostEstimate:
@@ -274,20 +327,14 @@ def estimate(
         raise UsageError("workers, tasks per day, days kept and seconds per task cannot be negative")
     parts = {
         "tasks": multiply(requests_per_task(load, rhythm), load.tasks_per_day * MONTH_D),
-        "polling": multiply(finding_per_day(load, mode, rhythm), MONTH_D),
+        "polling": multiply(finding_per_day(load, mode, rhythm, delivery), MONTH_D),
         "heartbeats": multiply(heartbeats_per_day(load, rhythm), load.workers * MONTH_D),
-        "monitor": multiply(_watching_per_day(load, rhythm), MONTH_D),
+        "monitor": multiply(_watching_per_day(load, rhythm, delivery), MONTH_D),
+        "flows": multiply(flows_per_day(extras, load.workers), MONTH_D),
+        "serving": multiply(serving_per_day(extras, load.task_s), MONTH_D),
     }
     return CostEstimate(
         **{name: dollars(requests) for name, requests in parts.items()},
         storage=load.tasks_kept * VERSIONS_PER_TASK * task_bytes / GB * STORAGE_PRICE_GB_MONTH,
         requests={each: sum(part.get(each, 0.0) for part in parts.values()) for each in Operation},
     )
-
-
-def multiply(requests: Requests, factor: float) -> Requests:
-    return {operation: count * factor for operation, count in requests.items()}
-
-
-def add(one: Requests, other: Mapping[Operation, float]) -> Requests:
-    return {each: total for each in Operation if (total := one.get(each, 0.0) + other.get(each, 0.0))}

@@ -10,37 +10,22 @@ import math
 from dataclasses import replace
 
 from qo.core.board import WatchTimes
+from qo.core.cost_extras import NO_EXTRAS, Extras
 from qo.core.cost_model import (
     DEFAULT_RHYTHM,
     INBOXES_IN_USE_S,
     LOOK_ANYWAY_EVERY_S,
-    MONTH_D,
-    PAGE,
+    VIEW_S,
     CostEstimate,
     Load,
     Rhythm,
     adapt_to_workers,
-    add,
     estimate,
-    multiply,
     tries_per_task,
+    views_per_day,
 )
 from qo.core.discovery import IndexMode
-from qo.core.pricing import DAY_S, Operation, Requests, dollars
-
-VIEW_RECORDS_MAX = 16  # Records of workers that are read for a view.
-VIEW_S = 30.0
-
-
-def views_per_day(load: Load, view_s: float = VIEW_S) -> Requests:
-    """Return the requests of one submitter that looks for workers: at its next task after a view has grown old."""
-    if not load.tasks_per_day:
-        return {}
-    views = DAY_S / (view_s + DAY_S / load.tasks_per_day)
-    return {
-        Operation.LIST: views * max(1, math.ceil(load.workers / PAGE)),
-        Operation.GET: views * min(load.workers, VIEW_RECORDS_MAX),
-    }
+from qo.core.pricing import DAY_S, MONTH_D, Operation, Requests, add, dollars, multiply
 
 
 def recovery_per_day(load: Load, rhythm: Rhythm = DEFAULT_RHYTHM) -> Requests:
@@ -64,10 +49,11 @@ def estimate_direct(
     task_bytes: int = 2048,
     rhythm: Rhythm = DEFAULT_RHYTHM,
     view_s: float = VIEW_S,
+    extras: Extras = NO_EXTRAS,
 ) -> CostEstimate:
     """Estimate the cost of 30 days of a queue that is dispatched directly. A worker that scans all tasks has no inbox,
     and costs the same as with shared dispatch."""
-    shared = estimate(load, mode, task_bytes=task_bytes, rhythm=rhythm)
+    shared = estimate(load, mode, task_bytes=task_bytes, rhythm=rhythm, extras=extras)
     if mode is IndexMode.LOG_SCAN or not load.workers:
         return shared
     adapted = adapt_to_workers(rhythm, load.workers)

@@ -13,7 +13,7 @@
     schedules/{name}.json                     a cron schedule and its last run
     monitor/sweep.json                        how far the sweeper has come
     monitor/purge.json                        how far the purger has come
-    shard-leases/{shard}.json                 which worker polls a shard, or a range of them; and the lookout
+    shard-leases/plan.json                    which worker polls which shards, if they are leased
     registers/groups/{hash}.json              who is the last in the line of a group
     registers/unique/{hash}.json              which task stands for all that are the same
     registers/limits/{hash}.json              the workers' shares of a limit
@@ -37,6 +37,7 @@ SWEEP = "monitor/sweep.json"
 PURGE = "monitor/purge.json"
 DESIRED = "control/desired.json"
 BOARD = "control/board.json"
+SHARD_PLAN = "shard-leases/plan.json"
 TASKS, READY, LEASES, WAITING, DATA = "tasks/", "ready/", "leases/", "waiting/", "data/"
 INBOX = "inbox/"
 WORKERS, SCHEDULES, SHARD_LEASES = "workers/", "schedules/", "shard-leases/"
@@ -193,10 +194,6 @@ def data_end(task_key: str) -> str:
 
 def worker(worker_id: str) -> str:
     return f"workers/{worker_id}.json"
-
-
-def shard_lease(unit: str) -> str:
-    return f"{SHARD_LEASES}{unit}.json"
 
 
 def schedule(name: str) -> str:

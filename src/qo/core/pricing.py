@@ -11,6 +11,7 @@ READ_PRICE = 0.0004 / 1000  # GET, HEAD and all others
 STORAGE_PRICE_GB_MONTH = 0.023
 
 DAY_S = 86_400
+MONTH_D = 30
 
 
 class Operation(StrEnum):
@@ -48,3 +49,11 @@ Requests = Mapping[Operation, float]
 
 def dollars(counts: Requests) -> float:
     return sum(count * operation.price for operation, count in counts.items())
+
+
+def multiply(requests: Requests, factor: float) -> Requests:
+    return {operation: count * factor for operation, count in requests.items()}
+
+
+def add(one: Requests, other: Requests) -> Requests:
+    return {each: total for each in Operation if (total := one.get(each, 0.0) + other.get(each, 0.0))}

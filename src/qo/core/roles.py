@@ -73,14 +73,28 @@ def _everywhere(names: Sequence[str]) -> tuple[str, ...]:
 
 _SWEEP = (
     Grant("ReadQueue", (READ,), (keys.QUEUE, keys.DESIRED)),
-    Grant("MoveTasks", (READ, WRITE), (f"{keys.TASKS}*", _RE, *_OTHER_HINTS, keys.SWEEP, keys.BOARD)),
-    # Removed by version, a hint leaves no delete marker.
+    Grant(
+        "MoveTasks",
+        (READ, WRITE),
+        (f"{keys.TASKS}*", _RE, *_OTHER_HINTS, keys.SWEEP, keys.BOARD, keys.SHARD_PLAN),
+    ),
+    # Removed by version, a hint leaves no delete marker. The markers of others are listed and removed now and then.
     Grant("DropHints", (DELETE, "s3:DeleteObjectVersion"), _HINTS),
     Grant("ForgetWorkers", (READ, DELETE), (f"{keys.WORKERS}*",)),
     Grant(
         "ListQueue",
-        (LIST,),
-        (f"{keys.TASKS}*", _RE, _W, f"{keys.LEASES}*", f"{keys.INBOX}*", keys.QUEUE, keys.SWEEP, _CONTROL),
+        (LIST, LIST_VERSIONS),
+        (
+            f"{keys.TASKS}*",
+            _RE,
+            _W,
+            f"{keys.LEASES}*",
+            f"{keys.INBOX}*",
+            keys.QUEUE,
+            keys.SWEEP,
+            keys.SHARD_PLAN,
+            _CONTROL,
+        ),
     ),
 )
 _SUBMIT = (
@@ -98,8 +112,7 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
         *_SWEEP,
         Grant("HoldData", (READ, WRITE), (f"{keys.DATA}*",)),
         Grant("ReportSelf", (WRITE,), (f"{keys.WORKERS}*",)),
-        Grant("LeaseShards", (READ, WRITE), (f"{keys.SHARD_LEASES}*",)),
-        Grant("TellMissing", (LIST,), (f"{keys.DATA}*", f"{keys.SHARD_LEASES}*")),
+        Grant("TellMissing", (LIST,), (f"{keys.DATA}*",)),
     ),
     Role.DISPATCHER: (
         Grant("ReadQueues", (READ,), (keys.QUEUE, *_in_queues(keys.QUEUE, f"{keys.TASKS}*", keys.BOARD))),

@@ -67,6 +67,11 @@ def take_page(cursor: SweepCursor, *, now: datetime) -> SweepCursor:
     return replace(cursor, started_at=now, full=full, begun_pages=0, finished_pages=0)
 
 
+def is_stuck(cursor: SweepCursor, interval_s: float, *, now: datetime) -> bool:
+    """Whether the cursor should have moved by now: perhaps the page ahead ends every process that sweeps it."""
+    return cursor.moved_at is None or now - cursor.moved_at > timedelta(seconds=2 * interval_s)
+
+
 def pass_page(cursor: SweepCursor, after: str, *, now: datetime, token: str) -> SweepCursor:
     """Return the cursor behind a page that is about to be swept; ``after`` is empty if it is the last."""
     ended = after == ""

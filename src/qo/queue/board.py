@@ -42,7 +42,8 @@ class NoticeBoard:
         self._store = store
         self._ambient = ambient
         self.board: Board | None = None  # As it was last read or written; None: missing, or unreadable.
-        self.read_at = float("-inf")  # When that was, by the monotonic clock.
+        self.read_at = float("-inf")  # When the request for that was sent, by the monotonic clock.
+        self._answered_at = float("-inf")  # When the last request was sent whose answer counts.
         self._etag: str | None = None
         self._unreadable: tuple[str, float] | None = (
             None  # The ETag of a board that cannot be read, and since when.
@@ -70,17 +71,19 @@ class NoticeBoard:
 
     async def read(self) -> Board | None:
         """Return the board as it is now, with one GET. Raises StoreError if the store does not answer."""
-        read_at = self._ambient.monotonic()
+        read_at, etag = self._ambient.monotonic(), self._etag
         try:
-            if self._etag is None:
+            if etag is None:
                 stored = await self._store.get(keys.BOARD)
             else:
-                stored = await self._store.get_if_changed(keys.BOARD, self._etag)
+                stored = await self._store.get_if_changed(keys.BOARD, etag)
         except AccessDenied as error:
             if not self._refused:
                 log.warning("%s Without it, workers list the index instead: see `qo policy`.", error)
             self._refused, stored = True, None
-        self.read_at = read_at
+        if read_at < self._answered_at or (stored is UNCHANGED and etag != self._etag):
+            return self.board  # A later request was answered before.
+        self.read_at = self._answered_at = read_at
         if stored is not UNCHANGED:
             self._keep(stored)
         return self.board
@@ -143,8 +146,10 @@ class NoticeBoard:
             except (PreconditionFailed, ConcurrentWrite):
                 self.read_at = float("-inf")
                 continue
-            self.board, self._etag, self.read_at = after, result.etag, sent_at
-            self._report_change(after)
+            if sent_at >= self._answered_at:
+                self.board, self._etag = after, result.etag
+                self.read_at = self._answered_at = sent_at
+                self._report_change(after)
             return True
         return False
 

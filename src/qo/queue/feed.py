@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -11,16 +10,18 @@ from collections.abc import Iterable, Sequence
 from qo.core import keys, wire
 from qo.core.cost_model import LOOK_ANYWAY_EVERY_S, SCAN_EVERY_S
 from qo.core.discovery import Due, IndexMode, Verdict
-from qo.core.ownership import is_overdue, unit_of, units
+from qo.core.ownership import units
 from qo.core.shard import chosen_shards
 from qo.core.task import Status
 from qo.errors import CorruptRecord
 from qo.queue.deferred_tasks import DeferredTasks, Judge
 from qo.queue.inbox_walk import InboxScope, InboxWalk
 from qo.queue.index import Walk
+from qo.queue.late_tasks import LateTasks
 from qo.queue.notice_reader import NoticeReader
 from qo.queue.queue import Queue
 from qo.queue.scan import Scan
+from qo.queue.shard_tenure import ShardTenure
 from qo.store.port import Entry
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ PUSHED_FOR_S = 2.0  # A wake-up for the same task within that time is a repeated
 # Long, because a backlog of types that this worker does not handle is read again after this time.
 TAKEN_FOR_S = 600.0
 WALK_REST_PER_PAGE_S, WALK_REST_MAX_S = 0.25, 15.0
-SHORT_S = 120.0  # Shorter deferrals are of tasks that this worker will run; ``deferral_ended`` reports their end.
+SHORT_S = 120.0  # Shorter deferrals are of tasks that this worker will run, so it plans to try them again.
 
 
 class Feed:
@@ -50,15 +51,18 @@ class Feed:
         judge: Judge = lambda task_type, ahead: Verdict.TAKE,
         notices: NoticeReader | None = None,
         inbox: InboxScope | None = None,
+        tenure: ShardTenure | None = None,
     ) -> None:
         """``judge`` decides whether this worker takes tasks of a type, once the type is known. With ``notices``, the
-        index is listed only if there is a reason to; without, at every poll. ``inbox``: where else tasks are listed."""
+        index is listed only if there is a reason to; without, at every poll. ``inbox``: where else tasks are listed.
+        With ``tenure``, only the shards that it names are listed, and late tasks of others."""
         self._queue = queue
         self._monotonic = queue.ambient.monotonic
         self.mode = mode
         self._page_size = ready_page_size
-        self._units: frozenset[str] | None = None  # None: shards are not leased.
-        self._late_s: float | None = None
+        self._tenure = tenure
+        self._units: frozenset[str] | None = None  # That are listed; None: not only leased ones.
+        self._late_tasks = LateTasks(queue, ready_page_size)
         owned = chosen_shards(shards, queue.prefix_len)
         walk = Walk(queue.store, keys.READY, owned, ready_page_size, queue.ambient)
         self._walk = (
@@ -71,7 +75,6 @@ class Feed:
         self._pushed: deque[tuple[float, str]] = deque(
             maxlen=PUSHED_MAX
         )  # Tasks of wake-ups, and when those came.
-        self._late: deque[Due] = deque()  # Overdue tasks in units that other workers own.
         self.looks = 0  # How often the store was listed, and when last.
         self.depth = 0  # How many candidates that listing returned.
         self.looked_at = self._monotonic()
@@ -83,7 +86,6 @@ class Feed:
             tuple[str, str], float
         ] = {}  # By task id and ETag of the hint: when to offer it again.
         self._ready_again = float("-inf")  # When the last deferral of a ready task ends.
-        self._again: list[float] = []  # A heap of the times at which short deferrals end.
         self._deferred_tasks = DeferredTasks(judge)
         self._withheld = 0  # Candidates of the last listing that lacked room for their type.
         self._walk_at = float("-inf")  # The index is not walked again before this time.
@@ -99,21 +101,19 @@ class Feed:
         """Start with the share of worker number ``rank`` of ``workers``, so that fewer claims collide."""
         self._walk.prefer(rank, workers)
 
-    def own(self, owned: Iterable[str], *, late_s: float | None = None) -> None:
-        """From now on, look only at these units.
-
-        With ``late_s``, also take tasks of other owners that have been due for so long, if the scan reads them or
-        ``offer`` brings them.
-        """
-        owned_units = frozenset(owned)
-        if (owned_units, late_s) != (self._units, self._late_s):
-            self._units, self._late_s = owned_units, late_s
-            self._walk.own(owned_units)
-            self._scan.own(owned_units if late_s is None else units(self._queue.prefix_len))
-
-    def offer(self, late: Iterable[Due]) -> None:
-        """Take these tasks next: their owners are late with them."""
-        self._late = deque(late)
+    def own(self, owned: Iterable[str] | None) -> None:
+        """From now on, list only these units; None: all."""
+        listed = None if owned is None else frozenset(owned)
+        if listed == self._units:
+            return
+        self._units = listed
+        every = units(self._queue.prefix_len)
+        if listed is None:
+            self._walk.own_all()
+        else:
+            self._walk.own(listed)
+        # In hybrid mode one worker scans for all: tasks without hints are nobody's.
+        self._scan.own(every if listed is None or self.mode is IndexMode.HYBRID else listed)
 
     def push(self, task_ids: Iterable[str]) -> None:
         """Take these tasks next, unless that takes too long: a wake-up has named them."""
@@ -136,26 +136,13 @@ class Feed:
         return tasks
 
     @property
-    def has_offers(self) -> bool:
-        """Whether there are tasks to take without a listing."""
-        return bool(self._late or self._pushed)
-
-    def wants(self, due: Due) -> bool:
-        """Whether a hint would be taken if it were found in this worker's units."""
-        return not self._is_deferred(due) and self._deferred_tasks.verdict(due.task_id) is Verdict.TAKE
-
-    def deferral_ended(self) -> bool:
-        """Whether a short deferral has ended since the last call."""
-        ended = False
-        while self._again and self._again[0] <= self._monotonic():
-            heapq.heappop(self._again)
-            ended = True
-        return ended
-
-    @property
     def rest_max_s(self) -> float | None:
         """The longest rest between polls that the number of workers allows; None: it does not matter."""
         return None if self._notices is None else self._notices.rest_max_s
+
+    def until_turn_s(self) -> float | None:
+        """Return the seconds until this worker's turn to read the board, where workers take turns."""
+        return None if self._notices is None else self._notices.until_turn_s()
 
     def next_due_s(self) -> float:
         """Return the seconds until a task is due that this worker is to try."""
@@ -173,6 +160,8 @@ class Feed:
 
     async def take(self, count: int) -> list[Due]:
         """Return up to ``count`` candidates, each only once until its deferral ends. If none, rest and ask again."""
+        if self._tenure is not None:
+            self.own(self._tenure.scope)
         if self._monotonic() - self._listed_at > FRESH_FOR_S:
             if self._candidates and self._notices is not None:
                 self._notices.has_backlog = True
@@ -181,13 +170,13 @@ class Feed:
         for due in tasks:
             self._hand_out(due)
         tasks += await self.take_pushed(count - len(tasks))
-        if not tasks and not self._candidates and not self._late:
+        if not tasks and not self._candidates:
             if self._notices is not None:
                 await self._look_or_read(self._notices)
             elif self._monotonic() >= self._walk_at:
                 await self._look()
-        while (self._late or self._candidates) and len(tasks) < count:
-            due = self._late.popleft() if self._late else self._candidates.popleft()
+        while self._candidates and len(tasks) < count:
+            due = self._candidates.popleft()
             if self._usable(due):
                 self._hand_out(due)
                 tasks.append(due)
@@ -285,7 +274,7 @@ class Feed:
         """Do not offer this version of a hint again for ``for_s`` seconds.
 
         ``ready``: the task could be claimed all the same, so the feed is not exhausted meanwhile. ``expect_gone``: the
-        hint should be removed by then, so ``deferral_ended`` does not report it.
+        hint should be removed by then, so there is no reason to look for it.
         """
         now = self._monotonic()
         if ready:
@@ -294,15 +283,12 @@ class Feed:
             self._deferred = {hint: until for hint, until in self._deferred.items() if until > now}
             self._deferred_max = max(DEFERRED_MAX, 2 * len(self._deferred))
         self._deferred[due.task_id, due.etag] = now + for_s
-        if for_s <= SHORT_S and not expect_gone:
-            if self._units is not None:
-                heapq.heappush(self._again, now + for_s)
-            elif self._notices is not None:
-                self._notices.plan(due, for_s)
+        if for_s <= SHORT_S and not expect_gone and self._notices is not None:
+            self._notices.plan(due, for_s)
 
     def _usable(self, due: Due) -> bool:
-        """Whether to claim a task. Asked when it is listed and again when it is taken, since units change owners."""
-        if self._is_deferred(due) or not self._owns(due):
+        """Whether to claim a task. Asked when it is listed and again when it is taken."""
+        if self._is_deferred(due):
             return False
         verdict = self._deferred_tasks.verdict(due.task_id)
         self._withheld += verdict is Verdict.LATER
@@ -311,15 +297,11 @@ class Feed:
     def _is_deferred(self, due: Due) -> bool:
         return self._deferred.get((due.task_id, due.etag), 0.0) > self._monotonic()
 
-    def _owns(self, due: Due) -> bool:
-        if self._units is None or (self._late_s is not None and is_overdue(due, self._late_s)):
-            return True
-        shard = due.key.split("/", 2)[1] if due.key else due.task_id[: self._queue.prefix_len]
-        return unit_of(shard) in self._units
-
     async def _refill(self, scan_only: bool) -> Sequence[Due]:
         if self.mode is not IndexMode.LOG_SCAN:
             tasks = [] if scan_only else await self._walk.due(self._usable)
+            if not tasks and self._units is not None and not scan_only:
+                tasks = await self._late_tasks.find(self._usable)
             self._listing_is_empty = not tasks
             if tasks or not self._is_scan_due():
                 return self._shuffle(tasks)

@@ -51,6 +51,9 @@ class InboxWalk:
     def own(self, units: Iterable[str]) -> None:
         self._index.own(units)
 
+    def own_all(self) -> None:
+        self._index.own_all()
+
     async def due(self, usable: Usable) -> list[Due]:
         """Return usable tasks. Empty if there are none, in the inbox and in the index."""
         if self._scope.owner is None:

@@ -40,7 +40,8 @@ class Walk:
         self._owned: Container[str] = frozenset(shards)
         self._leased = False
         self._whole = Block("", "")
-        self._segments = tuple(Block(first, first) for first in sorted({shard[0] for shard in shards}))
+        self._shards = tuple(shards)
+        self._segments = _segments(shards)
         self._page_size = page_size
         self._crowded = False  # More keys than one page holds.
         self._unit = ambient.unit
@@ -48,12 +49,22 @@ class Walk:
         self._turn = int(ambient.unit() * len(self._segments))
         self._after: dict[Block, str] = {}  # Where the next visit to a segment continues; absent: at its head.
         self._mine = frozenset(self._segments)
+        self._preferred: tuple[int, int] | None = None
 
     def prefer(self, rank: int, workers: int) -> None:
-        """Start with the share of worker number ``rank`` of ``workers``. Ignored by workers that lease shards."""
+        """Start with the share of worker number ``rank`` of ``workers``, while all shards are listed."""
+        self._preferred = rank, workers
         if not self._leased:
             mine = share([segment.first for segment in self._segments], rank, workers)
             self._mine = frozenset(Block(first, first) for first in mine)
+
+    def own_all(self) -> None:
+        """From now on, list all shards again."""
+        self._owned, self._leased, self._crowded = frozenset(self._shards), False, False
+        self._segments, self._whole, self._after = _segments(self._shards), Block("", ""), {}
+        self._mine = frozenset(self._segments)
+        if self._preferred is not None:
+            self.prefer(*self._preferred)
 
     def own(self, units: Iterable[str]) -> None:
         """From now on, list only these units."""
@@ -133,6 +144,10 @@ class Walk:
     def _usable_tasks(self, page: Page, now: datetime, usable: Usable) -> list[Due]:
         tasks = due_entries(page.entries, now=now, shards=self._owned)
         return [due for due in tasks if usable(due)]
+
+
+def _segments(shards: Sequence[str]) -> tuple[Block, ...]:
+    return tuple(Block(first, first) for first in sorted({shard[0] for shard in shards}))
 
 
 def _only_shard(page: Page) -> str | None:

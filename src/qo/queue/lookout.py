@@ -1,8 +1,9 @@
 """The lookout: the one process that watches the queue for all others.
 
 It lists ``ready/`` every few seconds and posts a notice of each task that nobody was told of: delayed tasks that become
-due, and those whose notice was lost. It counts the workers, repeats the orders' token, and runs the monitor. The duty
-is on the board (``watch``) and ends by itself; any worker takes it over then. Two lookouts at once only waste requests.
+due, and those whose notice was lost. It counts the workers, plans which of them has which shards if those are leased,
+repeats the orders' token, and runs the monitor. The duty is on the board (``watch``) and ends by itself; any worker
+takes it over then. Two lookouts at once only waste requests.
 Tasks that wait too long in the inbox of a worker it offers to all.
 """
 
@@ -16,7 +17,7 @@ from datetime import datetime, timedelta
 from qo.core import board as rules
 from qo.core import keys
 from qo.core.board import AHEAD_S, Board, Notice, WatchTimes, take_watch
-from qo.core.cost_model import COUNT_EVERY_S
+from qo.core.cost_model import COUNT_EVERY_S, COUNT_LEASED_EVERY_S
 from qo.core.discovery import Due, due_entries
 from qo.core.shard import all_shards
 from qo.core.sweep import is_left_behind
@@ -26,6 +27,7 @@ from qo.queue import control, roster
 from qo.queue.concurrency import gather_cancellable
 from qo.queue.inbox_recovery import InboxRecovery
 from qo.queue.queue import Queue
+from qo.queue.shard_planner import ShardPlanner
 from qo.store.port import LIST_LIMIT_MAX, UNCHANGED
 
 log = logging.getLogger(__name__)
@@ -58,8 +60,11 @@ class Lookout:
         self._rank = rank
         self._silent_max = timedelta(seconds=silent_max_s)
         self._times = times or WatchTimes()
+        self._count_leased_s = min(COUNT_LEASED_EVERY_S, silent_max_s / 3)
         self._shards = frozenset(all_shards(queue.prefix_len))
         self._until = self._renew_at = self._count_at = float("-inf")
+        self._roll = 0  # As of the last count.
+        self._planner = ShardPlanner(queue)
         self._orders_etag = ""
         self._orders: str | None = None  # The token of the orders, once they were read.
         self._posted: dict[
@@ -103,7 +108,7 @@ class Lookout:
             edits.append(lambda board: rules.post(board, notices, now=now))
         if backlog:
             edits.append(lambda board: rules.announce(board, backlog))
-        if self._time() >= self._renew_at - self._times.round_s / 2:
+        if self._time() >= self._renew_at - self._times.round_s / 2 or self._is_roll_new():
             edits += await self._gather_news(now)
         if edits:
             await self._publish(edits, now)
@@ -150,16 +155,32 @@ class Lookout:
             self._until = float("-inf")
 
     async def _gather_news(self, now: datetime) -> list[Callable[[Board], Board]]:
-        """Return the edits that go with a renewal: the count of workers, and the token of the orders."""
+        """Return the edits that go with a renewal: the count of workers, the number of the plan, and the token of the
+        orders."""
         edits: list[Callable[[Board], Board]] = []
-        if self._time() >= self._count_at:
-            self._count_at = self._time() + COUNT_EVERY_S
-            last_reports = await roster.last_heard(self._queue.store)
-            live = [each for each, at in last_reports.items() if at >= now - self._silent_max]
-            edits.append(lambda board: rules.count_workers(board, live))
+        if self._time() >= self._count_at or self._is_roll_new():
+            edits.append(await self._count(now))
+        if self._planner.number:
+            edits.append(lambda board: rules.show_plan(board, self._planner.number))
         if (orders := await self._read_orders()) is not None:
             edits.append(lambda board: rules.show_orders(board, orders))
         return edits
+
+    def _is_roll_new(self) -> bool:
+        return self._board.board is not None and self._board.board.roll != self._roll
+
+    async def _count(self, now: datetime) -> Callable[[Board], Board]:
+        """Count the workers, and plan by that. Return the edit that publishes the count."""
+        board, is_roll_new = self._board.board or Board(), self._is_roll_new()
+        last_reports = await roster.last_heard(self._queue.store)
+        live = [each for each, at in last_reports.items() if at >= now - self._silent_max]
+        try:
+            await self._planner.plan(live, shown_number=board.plan, read_all=is_roll_new)
+        except QoError as error:
+            log.warning("the shards are not shared out anew: %s", error)
+        self._roll = board.roll
+        self._count_at = self._time() + (self._count_leased_s if self._planner.is_used else COUNT_EVERY_S)
+        return lambda board: rules.count_workers(board, live)
 
     async def _read_orders(self) -> str | None:
         """Return the token of the orders; None: it cannot be read."""

@@ -1,5 +1,5 @@
 """The monitor: takes back the tasks of dead workers, and runs the sweeper, which repairs the hints, and the purger,
-which removes tasks that were kept long enough.
+which removes tasks that were kept long enough. It also removes what hints leave behind.
 
 Any number may run at once. Every action is a conditional write, so two monitors that see the same task act once.
 """
@@ -27,6 +27,7 @@ from qo.queue import roster
 from qo.queue.concurrency import gather_cancellable
 from qo.queue.depth import DepthReader
 from qo.queue.follow_up import follow_up
+from qo.queue.hint_markers import HintMarkers
 from qo.queue.inbox_recovery import InboxRecovery
 from qo.queue.index import Walk
 from qo.queue.listing import READS_AT_ONCE
@@ -96,6 +97,7 @@ class Monitor:
         self._sweeper = Sweeper(queue, self._config.sweep_page_size)
         self._purger = Purger(queue, self._config.retention) if self._config.retention.limits else None
         self._purge_at = float("-inf")
+        self._markers = HintMarkers(queue)
         self._allowance = Allowance(self._config.purge_requests_per_minute)
 
     async def run(self, stop: asyncio.Event, *, on_duty: Callable[[], bool] = lambda: True) -> None:
@@ -116,6 +118,8 @@ class Monitor:
                     await _log_errors(self.sweep(unless_within_s=sweep_s * 0.9))
                 if on_duty() and self._purger is not None:
                     await _log_errors(self.purge())
+                if on_duty():
+                    await _log_errors(self._markers.remove_if_due())
             elif sweep_s > 0 and monotonic() >= stand_in_at:
                 stand_in_at = monotonic() + sweep_s
                 await _log_errors(self._stand_in())

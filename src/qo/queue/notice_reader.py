@@ -13,9 +13,20 @@ from datetime import datetime
 from itertools import count
 
 from qo.core import keys
-from qo.core.board import Board, Notice, Reader, due_from, has_missed, is_watched, rest_max_s
+from qo.core.board import (
+    Board,
+    Notice,
+    Reader,
+    due_from,
+    has_missed,
+    is_watched,
+    rest_max_s,
+    turn_s,
+    until_turn_s,
+)
 from qo.core.discovery import Due
 from qo.queue.queue import Queue
+from qo.queue.shard_tenure import ShardTenure, Turn
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +44,11 @@ class NoticeReader:
         on_duty: Callable[[], bool] = lambda: False,
         on_news: Callable[[], None] = lambda: None,
         holds_inbox: Callable[[str], bool] = lambda worker_id: False,
+        tenure: ShardTenure | None = None,
     ) -> None:
         """``rest_s``: the longest rest between reads. ``on_duty``: whether this process is the lookout. ``on_news`` is
         called when this process itself has submitted a task. ``holds_inbox``: whether to take tasks out of the inbox of
-        that worker."""
+        that worker. With ``tenure``, workers read in turns."""
         self._queue = queue
         self._board = queue.board
         self._monotonic = queue.ambient.monotonic
@@ -45,6 +57,9 @@ class NoticeReader:
         self.on_duty = on_duty
         self._on_news = on_news
         self._holds_inbox = holds_inbox
+        self._tenure = tenure
+        self._turn: Turn | None = None
+        self._now_s = 0.0  # The store's time at the last read.
         self._last_number: int | None = (
             None  # The number of the last notice that was read; None: the board says nothing.
         )
@@ -64,6 +79,13 @@ class NoticeReader:
     @property
     def rest_max_s(self) -> float | None:
         return self._reader.rest_s if self.is_reliable else None
+
+    def until_turn_s(self) -> float | None:
+        """Return the seconds until this worker's turn to read the board; None: it reads whenever it likes."""
+        if self._turn is None or not self.is_reliable:
+            return None
+        now_s = self._now_s + self._monotonic() - self._read_at
+        return until_turn_s(self._turn.place, self._turn.workers, self._reader.rest_s, now_s)
 
     def next_due_s(self) -> float:
         """Return the seconds until something is due that this worker is to try."""
@@ -106,6 +128,7 @@ class NoticeReader:
         self._probes.clear()
         board = await self._board.read()
         now = await self._queue.store.now()
+        self._now_s = now.timestamp() - (self._monotonic() - self._read_at)
         last_number, self._last_number = self._last_number, None
         if board is None or not is_watched(board, now):
             return None
@@ -146,5 +169,10 @@ class NoticeReader:
         return routed is None or self._holds_inbox(routed.worker_id)
 
     def _learn_crew(self, board: Board) -> None:
-        rest_s = rest_max_s(board.workers, self._rest_s)
-        self._reader = self._reader._replace(workers=board.workers, rest_s=rest_s)
+        self._turn = None if self._tenure is None else self._tenure.turn
+        if self._tenure is None or self._turn is None:
+            rest_s, workers, units = rest_max_s(board.workers, self._rest_s), board.workers, None
+        else:
+            workers, units = self._turn.workers, frozenset(self._tenure.owned)
+            rest_s = turn_s(workers, self._rest_s)
+        self._reader = self._reader._replace(workers=workers, rest_s=rest_s, units=units)

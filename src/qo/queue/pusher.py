@@ -143,6 +143,6 @@ def _target(worker: roster.WorkerInfo) -> Target:
         worker.push or "",
         max(0, worker.slots - len(worker.current_tasks)),
         frozenset(worker.task_types) - frozenset(worker.paused_types),
-        frozenset(map(unit_of, worker.shards)) if worker.leasing or worker.shards else None,
+        frozenset(map(unit_of, worker.shards)) if worker.shards and not worker.leasing else None,
         worker.push_place,
     )

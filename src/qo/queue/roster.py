@@ -25,6 +25,7 @@ PAUSED = "paused"
 LEAVING = frozenset({"draining", "cancelling", "stopped", "failed"})
 
 HEARTBEATS_MISSED_MAX = 4  # More than one: a request may fail, and a worker may be short of CPU.
+SILENT_BEATS = 3  # A worker that has missed so many is not counted, and loses its leased shards.
 SILENT_MIN_S = 10.0  # Even for frequent heartbeats: one slow request must not make a worker look dead.
 SILENT_UNKNOWN_S = 60.0  # For workers whose record does not have their heartbeat interval.
 
@@ -48,6 +49,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "running"
     slots: int = 0  # How many tasks it can run at once.
     leasing: bool = False  # Whether it leases its shards, instead of only beginning with them.
+    shards_max: int = 0  # The most units that it leases; 0: none, or as an earlier version did.
+    shard_ttl_s: float = 0.0  # For how long it relies on them without a renewal.
     http: str | None = None  # Where its status server listens.
     push: str | None = None  # Where it takes wake-ups, "host:port"; None: nowhere.
     push_place: int = 0  # Of this queue among those of its process, which share the address.

@@ -21,6 +21,7 @@ from qo.core.sweep import (
     finish_page,
     is_lapsed,
     is_past_expiry,
+    is_stuck,
     needs_reading,
     pages_per_sweep,
     pass_page,
@@ -78,7 +79,8 @@ class Sweeper:
         shard_hints: dict[str, list[Entry]] = {}
         planned = take_page(cursor, now=await self._queue.store.now())
         for page in range(pages_per_sweep(planned, unless_within_s)):
-            step = await self._sweep_page(cursor, etag, report, shard_hints, full=full)
+            passes_first = is_stuck(cursor, unless_within_s, now=await self._queue.store.now())
+            step = await self._sweep_page(cursor, etag, report, shard_hints, full=full, passes_first=passes_first)
             if step is None:
                 report.skipped = page == 0
                 break
@@ -95,15 +97,19 @@ class Sweeper:
         shard_hints: dict[str, list[Entry]],
         *,
         full: bool,
-    ) -> tuple[SweepCursor, str] | None:
-        """Sweep one page; return the cursor after it and its ETag, or None if another sweeper has moved it."""
+        passes_first: bool,
+    ) -> tuple[SweepCursor, str | None] | None:
+        """Sweep one page; return the cursor after it and its ETag, or None if another sweeper has moved it.
+
+        ``passes_first``: move the cursor before the work as well, so that a page which ends sweepers does not stop all
+        of them.
+        """
         cursor = take_page(cursor, now=await self._queue.store.now())
         self._scan.after = cursor.after
         entries = await self._scan.page()
         until = self._scan.after
-        # The cursor moves before the work, so that a page which crashes sweepers does not block all of them.
         passed = pass_page(cursor, until, now=await self._queue.store.now(), token=self._queue.ambient.token())
-        if (etag := await self._write(passed, etag)) is None:
+        if passes_first and (etag := await self._write(passed, etag)) is None:
             return None
         report.wrapped = until == ""
         hints = await self._hints_between(cursor.after, until, shard_hints)

@@ -12,6 +12,7 @@ import itertools
 import logging
 from dataclasses import dataclass, field
 
+from qo.core.cost_extras import WAITING_PACE
 from qo.core.poll import Pace
 from qo.core.task import Task
 from qo.errors import QoError, StoreError
@@ -21,7 +22,6 @@ from qo.queue.tasks import Snapshot
 
 log = logging.getLogger(__name__)
 
-PACE = Pace(min_s=0.1, max_s=2.0)
 READS_AT_ONCE = 16
 
 Waiter = asyncio.Future[Task | None]
@@ -35,7 +35,7 @@ class _Watched:
     last_token: str | None  # The token of the state that was last read here.
     snapshot: Snapshot | None = None  # As it was last read: read again, it is sent only if it has changed.
     due_at: float = 0.0
-    pace: Pace = PACE
+    pace: Pace = WAITING_PACE
     waiters: set[Waiter] = field(default_factory=set[Waiter])
 
 
@@ -139,7 +139,7 @@ class Watcher:
     async def _rest(self, now: float) -> None:
         """Wait until the next task is due, or another one is waited for."""
         self._woken.clear()
-        rest_s = self._due[0][0] - now if self._due else PACE.max_s
+        rest_s = self._due[0][0] - now if self._due else WAITING_PACE.max_s
         try:
             async with asyncio.timeout(max(0.0, rest_s)):
                 await self._woken.wait()
@@ -162,7 +162,7 @@ class Watcher:
 
     def _resolve(self, watched: _Watched, task: Task) -> None:
         watched.last_token = task.token
-        watched.pace = PACE
+        watched.pace = WAITING_PACE
         for waiter in watched.waiters:
             if not waiter.done():
                 waiter.set_result(task)

@@ -90,7 +90,7 @@ class WorkerConfig:
 
     @property
     def leases_shards(self) -> bool:
-        """Whether it polls only shards that it holds a lease on. To find the queue empty, it must look everywhere."""
+        """Whether it leases shards. To find the queue empty, it must look everywhere."""
         return self.shard_leasing is not None and not self.stop_when_empty
 
     @property
@@ -102,6 +102,11 @@ class WorkerConfig:
             and self.shard_leasing is None
             and self.index_mode is not IndexMode.LOG_SCAN
         )
+
+    @property
+    def board_s(self) -> float:
+        """How long the board may stay unread, about: it names orders, and by reading it shard leases are renewed."""
+        return min(self.control_s, self.shard_leasing.renew_s) if self.shard_leasing else self.control_s
 
     @property
     def renew_s(self) -> float:

@@ -7,7 +7,7 @@ A task goes through the parts in this order, each calling the next one directly:
 What goes the other way are signals. The part that raises one does not know which part waits for it:
 
     signal        raised by                                            waited for by
-    look          Attempts (a handler submitted), Ownership, Worker    Mailbox
+    look          Attempts (a handler submitted), Worker               Mailbox
     slot_freed    Attempts, Mailbox (a claim was missed)               Mailbox, Drain
     changed       Worker (state, control)                              Worker, Drain, Heartbeat
 """
@@ -15,7 +15,6 @@ What goes the other way are signals. The part that raises one does not know whic
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -50,6 +49,11 @@ class Ports:
         if self.lifecycle.enter(state):
             self.changed()
 
+    def shards_changed(self) -> None:
+        """This worker owns other shards than before: it reports that, and looks there."""
+        self.report_due.set()
+        self.look()
+
     def changed(self) -> None:
         """The worker's state, or what it is asked to do, has changed."""
         self.report_due.set()
@@ -65,20 +69,11 @@ class AttemptStopper(Protocol):
 
 
 class ShardScope(Protocol):
-    """Which shards this worker polls. Implemented by Ownership, where shards are leased, and by FixedShards."""
+    """Which shards this worker lists. Implemented by ShardTenure, where shards are leased, and by FixedShards."""
 
     @property
     def owned(self) -> tuple[str, ...]:
-        """The shards it polls now; for FixedShards, empty means all."""
-        ...
-
-    @property
-    def on_duty(self) -> bool:
-        """Whether this worker does what only one worker needs to do, such as to monitor the queue."""
-        ...
-
-    def may_look(self) -> bool:
-        """Whether there is a reason to ask the feed for tasks now."""
+        """The shards it lists now; for FixedShards, empty means all."""
         ...
 
 
@@ -87,11 +82,3 @@ class FixedShards:
     """Shards from the settings, polled without leases."""
 
     owned: tuple[str, ...]
-    is_lookout: Callable[[], bool] = lambda: True
-
-    @property
-    def on_duty(self) -> bool:
-        return self.is_lookout()
-
-    def may_look(self) -> bool:
-        return True

@@ -25,13 +25,13 @@ from qo.queue.connecting import connect
 from qo.queue.lookout import Lookout
 from qo.queue.monitor import Monitor, MonitorConfig
 from qo.queue.queue import Queue
+from qo.queue.roster import SILENT_BEATS
 from qo.telemetry.log_context import set_worker
 from qo.worker.api.app import App
 from qo.worker.api.handler import Rate
 from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor
 from qo.worker.layers import ServiceOptions
-from qo.worker.loop.crew import SILENT_BEATS
 from qo.worker.loop.slot_share import SharedSlotsMember
 from qo.worker.observe.depth_board import DepthBoard, DepthMetrics
 from qo.worker.observe.metrics import CONTENT_TYPE
@@ -255,7 +255,7 @@ def worker_config(queue: Queue, settings: Settings, stop_when_empty: bool) -> Wo
         http=values.http,
         push_tokens=settings.push.tokens,
         push_address=values.push_address,
-        shard_leasing=leasing_config(values.shard_leasing, pace),
+        shard_leasing=leasing_config(values.shard_leasing),
     )
 
 
@@ -270,22 +270,17 @@ def _service_options(values: WorkerSettings) -> ServiceOptions:
 
 
 def _heartbeat_s(values: WorkerSettings, *, is_direct: bool) -> float:
-    """Where shards are leased, heartbeats say who shares them, and must not be much rarer than leases are renewed.
-    Where tasks are dispatched directly, whoever submits must not take the worker for dead."""
-    leasing = values.shard_leasing
-    if leasing.enabled:
-        return min(values.heartbeat_s, leasing.lease_ttl_s / 2)
+    """Where tasks are dispatched directly, whoever submits must not take the worker for dead."""
     return min(values.heartbeat_s, INBOX_HEARTBEAT_MAX_S) if is_direct else values.heartbeat_s
 
 
-def leasing_config(settings: ShardLeasingSettings, pace: Pace) -> LeasingConfig | None:
+def leasing_config(settings: ShardLeasingSettings) -> LeasingConfig | None:
     if not settings.enabled:
         return None
     return LeasingConfig(
         shards_per_worker=settings.shards_per_worker,
         ttl_s=settings.lease_ttl_s,
         renew_s=settings.lease_renew_interval_s,
-        watch_s=pace.max_s,
     )
 
 

@@ -15,7 +15,6 @@ from qo.worker.api.app import App
 from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor, executors_for
 from qo.worker.layers.services import build_services, share_limits
-from qo.worker.leasing.ownership import Ownership
 from qo.worker.loop.admission import Admission
 from qo.worker.loop.attempts import Attempts
 from qo.worker.loop.best_effort import best_effort
@@ -80,9 +79,7 @@ class Worker:
         self._crew = Crew(queue, config, self._ports)
         self._feed = self._crew.make_feed(self._type_filter.judge)
         self._attempts = self._make_attempts(app)
-        self._ownership = self._make_ownership()
-        self._scope: ShardScope = self._ownership or FixedShards(config.shards, lambda: self._crew.on_duty)
-        self._leasing: asyncio.Task[None] | None = None
+        self._scope: ShardScope = self._crew.tenure or FixedShards(config.shards)
         self._mailbox = self._make_mailbox()
         self._drain = Drain(
             config,
@@ -100,7 +97,6 @@ class Worker:
         self._heartbeat = self._make_heartbeat(app)
         if slot_share is not None:
             slot_share.attach(self._used_slots, self._ports.wake_up.room_offered)
-        self._reported_shards: tuple[str, ...] = ()
         self._status: StatusServer | None = None
         self._failure: LeaseLost | None = None
 
@@ -138,23 +134,8 @@ class Worker:
             attempts=self._attempts,
             admission=self._admission,
             stats=self.stats,
-            scope=self._scope,
             spans=self._spans,
             ports=self._ports,
-        )
-
-    def _make_ownership(self) -> Ownership | None:
-        leasing = self._config.shard_leasing
-        if leasing is None or not self._config.leases_shards:
-            return None
-        return Ownership(
-            self._queue,
-            leasing,
-            worker_id=self._config.worker_id,
-            feed=self._feed,
-            has_room=self._has_room,
-            heartbeat_s=self._config.heartbeat_s,
-            on_change=self._on_shards_changed,
         )
 
     def _make_gauge(self) -> Gauge:
@@ -222,13 +203,13 @@ class Worker:
 
     @property
     def shards(self) -> tuple[str, ...]:
-        """The shards that it polls now; empty: all."""
+        """The shards that it lists now, if they are leased or chosen; empty: all."""
         return self._scope.owned
 
     @property
     def on_duty(self) -> bool:
         """Whether its monitor should check: one worker does so for all."""
-        return self._scope.on_duty
+        return self._crew.on_duty
 
     @property
     def http(self) -> str | None:
@@ -276,7 +257,6 @@ class Worker:
         config = self._config
         if config.http != "off":
             self._serve_status()
-        self._heartbeat.leasing = self._ownership is not None
         self._spawn(self._loop_lag.run(self._attempts.tick))
         self._follower.begin(await self._heartbeat.begin())
         await self._crew.join()
@@ -284,12 +264,11 @@ class Worker:
         self._ports.enter(State.RUNNING)
         self._apply_control()
         self._keeper_host.start()
-        self._spawn(self._heartbeat.run(), self._shared_limits.run(), self._follower.run(config.control_s))
+        self._spawn(self._heartbeat.run(), self._shared_limits.run(), self._follower.run(config.board_s))
         self._spawn(OrphanTypes(self._queue, self._type_filter, self.stats).run())
-        if self._ownership is None:
-            self._spawn(self._crew.lookout.run())
-        else:
-            self._leasing = asyncio.create_task(self._ownership.run())
+        self._spawn(self._crew.lookout.run())
+        if self._crew.tenure is not None:
+            self._spawn(self._crew.tenure.run())
 
     def _serve_status(self) -> None:
         from qo.worker.observe.status import serve_status
@@ -327,7 +306,7 @@ class Worker:
         self._mailbox.shut()
         self._ports.enter(State.DRAINING)
         # First: other workers can take over while this one finishes.
-        await self._release_shards()
+        await best_effort(self._crew.release_shards(), "giving shards back")
         self._crew.start_emptying()
         await self._drain.finish_running()
         if not self._drain.is_done:
@@ -352,12 +331,6 @@ class Worker:
         if await self._heartbeat.leave():
             await self._crew.leave()
 
-    async def _release_shards(self) -> None:
-        if self._ownership is not None and self._leasing is not None:
-            self._leasing.cancel()
-            await asyncio.gather(self._leasing, return_exceptions=True)
-            await best_effort(self._ownership.leave(), "giving shards back")
-
     def _apply_control(self) -> None:
         """Do what the worker is asked to do now: pause, resume or stop."""
         if self.state in (State.RUNNING, State.PAUSED):
@@ -375,12 +348,6 @@ class Worker:
 
     def _used_slots(self) -> int:
         return self._attempts.used_slots + self._mailbox.claiming
-
-    def _on_shards_changed(self) -> None:
-        if self._reported_shards != self.shards:
-            self._reported_shards = self.shards
-            self._ports.report_due.set()
-        self._ports.look()
 
     def _on_late_return(self) -> None:
         """A handler that was given up has ended."""

@@ -22,12 +22,12 @@ from qo.dispatcher.attempts import claiming, completion
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import rows
 from qo.dispatcher.versions import side_inputs
-from qo.queue import follow_up, monitor, shard_leases, task_removal, tasks
+from qo.queue import follow_up, monitor, shard_tenure, task_removal, tasks
 from qo.queue import queue as queue_module
 from qo.queue.inbox_recovery import InboxRecovery
 from qo.queue.options import NewTask, Options, build
 from qo.queue.schedule_runner import Scheduler
-from qo.queue.shard_leases import ShardLeases
+from qo.queue.shard_tenure import ShardTenure
 from qo.store.memory import MemoryStore
 from qo.store.port import Deletion, ObjectStore
 from qo.testing import virtual
@@ -129,25 +129,27 @@ def _record_before_submit(patch: Patch) -> None:
 
 
 def _lease_from_answer(patch: Patch) -> None:
-    """A shard lease is believed in for its whole length from when the answer came."""
-    acquire = ShardLeases._acquire
+    """A worker goes by its plan for the whole time from when the board's answer came."""
+    current = ShardTenure._current
 
-    async def believe(self: ShardLeases, *arguments: Any) -> Any:
-        held = await acquire(self, *arguments)
-        return held and held._replace(until=virtual.monotonic() + self._ttl_s)
+    def renewed(self: ShardTenure) -> Any:
+        before = self._shown_at
+        tenure = current(self)
+        if self._shown_at > before:
+            self._shown_at = virtual.monotonic()
+        return tenure
 
-    patch.setattr(ShardLeases, "_acquire", believe)
+    patch.setattr(ShardTenure, "_current", renewed)
 
 
-def _any_lease_is_free(patch: Patch) -> None:
-    """Nobody looks whether a shard lease has run out."""
-    decide_lease = shard_leases.decide_lease
+def _owned_at_once(patch: Patch) -> None:
+    """What is granted anew is owned without waiting for the one that had it before."""
+    adopt = shard_tenure.adopt
 
-    def decide(shard: str, lease: Any, want: Any, *, now: datetime) -> Any:
-        over = lease and msgspec.structs.replace(lease, lease_expires_at=now)
-        return decide_lease(shard, over, want, now=now)
+    def adopt_at_once(tenure: Any, plan: Any, worker_id: str, *, at: float) -> Any:
+        return adopt(tenure, plan, worker_id, at=at - plan.wait_s)
 
-    patch.setattr(shard_leases, "decide_lease", decide)
+    patch.setattr(shard_tenure, "adopt", adopt_at_once)
 
 
 def _keyless_follower(patch: Patch) -> None:
@@ -228,7 +230,7 @@ MUTANTS: dict[str, Mutant] = {
     "keyless-follower": Mutant("queue", _keyless_follower),
     "follower-recorded-first": Mutant("queue", _follower_recorded_first),
     "lease-from-answer": Mutant("shards", _lease_from_answer),
-    "any-lease-is-free": Mutant("shards", _any_lease_is_free),
+    "owned-at-once": Mutant("shards", _owned_at_once),
     "purge-blindly": Mutant("purges", _purge_blindly),
     "permits-while-asking": Mutant("limits", _permits_while_asking, first=9),
     "inboxes-stay": Mutant("queue", _inboxes_stay),

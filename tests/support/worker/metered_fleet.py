@@ -14,6 +14,7 @@ from qo.ambient import Ambient
 from qo.core.cost_model import MONTH_D, Load
 from qo.core.dispatch import Dispatch, DispatchConfig
 from qo.queue.monitor import Monitor
+from qo.queue.pusher import PushConfig
 from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered, Usage
@@ -42,21 +43,27 @@ class Bill:
         return self.waits_s[min(len(self.waits_s) - 1, int(share * len(self.waits_s)))]
 
 
-def run_fleet(load: Load, seconds: float, **changes: Any) -> Bill:
-    """Run so many workers for so long after a warm-up; tasks come at random, from one submitter. ``changes`` are those
-    of the workers' configuration."""
-    return virtual.run(_run_fleet(load, seconds, changes))
+def run_fleet(
+    load: Load, seconds: float, *, prefix_len: int = 1, push: PushConfig | None = None, **changes: Any
+) -> Bill:
+    """Run so many workers for so long after a warm-up; tasks come at random, from one submitter, which has ``push``.
+    ``changes`` are those of the workers' configuration."""
+    return virtual.run(_run_fleet(load, seconds, prefix_len, push, changes))
 
 
-async def _run_fleet(load: Load, seconds: float, changes: dict[str, Any]) -> Bill:
+async def _run_fleet(
+    load: Load, seconds: float, prefix_len: int, push: PushConfig | None, changes: dict[str, Any]
+) -> Bill:
     store, meters = MemoryStore(clock=virtual.wall_clock), list[Metered]()
     waits_s: list[float] = []
     dispatch = DispatchConfig(dispatch=changes.get("dispatch", Dispatch.SHARED))
 
-    def open_queue(seed: int) -> Queue:
+    def open_queue(seed: int, push: PushConfig | None = None) -> Queue:
         meters.append(Metered(store))
         ambient = Ambient.seeded(seed, virtual.monotonic)
-        return Queue(meters[-1], ambient=ambient, meter=meters[-1], dispatch=dispatch)
+        return Queue(
+            meters[-1], prefix_len=prefix_len, ambient=ambient, meter=meters[-1], dispatch=dispatch, push=push
+        )
 
     app = App()
 
@@ -76,7 +83,7 @@ async def _run_fleet(load: Load, seconds: float, changes: dict[str, Any]) -> Bil
     await asyncio.sleep(WARM_UP_S)
     for meter in meters:
         meter.reset()
-    await _submit(open_queue(-1), load.tasks_per_day / DAY_S, seconds)
+    await _submit(open_queue(-1, push), load.tasks_per_day / DAY_S, seconds)
     usage = reduce(add, (meter.snapshot() for meter in meters))
     for worker in workers:
         worker.stop()

@@ -1,4 +1,5 @@
-"""A worker as one of many: it is counted on the board, learns of new tasks there, and may be the lookout."""
+"""A worker as one of many: it is counted on the board, learns of new tasks and of its shards there, and may be the
+lookout."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import asyncio
 import logging
 from functools import partial
 
-from qo.core.board import Board, Rank, rank_of, sign_off, sign_on
+from qo.core.board import Board, Rank, call_roll, rank_of, sign_off, sign_on
 from qo.core.discovery import IndexMode
 from qo.core.dispatch import lease_s
 from qo.queue.deferred_tasks import Judge
@@ -17,6 +18,8 @@ from qo.queue.inbox_walk import InboxScope
 from qo.queue.lookout import Lookout
 from qo.queue.notice_reader import NoticeReader
 from qo.queue.queue import Queue
+from qo.queue.roster import SILENT_BEATS
+from qo.queue.shard_tenure import ShardTenure
 from qo.worker.config import WorkerConfig
 from qo.worker.loop.best_effort import best_effort
 from qo.worker.loop.control import Control, Follower
@@ -26,7 +29,6 @@ from qo.worker.ports import AttemptStopper, Ports
 log = logging.getLogger(__name__)
 
 EMPTIED_WITHIN_S = 5.0  # After everything else has ended.
-SILENT_BEATS = 3  # A worker that has missed so many heartbeats is not counted.
 
 
 class Crew:
@@ -42,11 +44,19 @@ class Crew:
             silent_max_s=SILENT_BEATS * config.heartbeat_s,
             times=config.watch,
         )
-
+        self.tenure = self._make_tenure()
         self.inbox_lease = (
             InboxLease(queue, worker_id=config.worker_id, ttl_s=lease_s(config.heartbeat_s))
             if config.owns_inbox
             else None
+        )
+
+    def _make_tenure(self) -> ShardTenure | None:
+        leasing = self._config.shard_leasing
+        if leasing is None or not self._config.leases_shards:
+            return None
+        return ShardTenure(
+            self._queue, leasing, worker_id=self._config.worker_id, on_change=self._ports.shards_changed
         )
 
     @property
@@ -64,6 +74,7 @@ class Crew:
             judge=judge,
             notices=self._make_notice_reader(),
             inbox=self._inbox_scope(),
+            tenure=self.tenure,
         )
 
     def _inbox_scope(self) -> InboxScope | None:
@@ -107,7 +118,7 @@ class Crew:
     def _make_notice_reader(self) -> NoticeReader | None:
         """None: this worker lists its shards, or the tasks themselves, at every poll."""
         config = self._config
-        if config.leases_shards or config.stop_when_empty or config.index_mode is IndexMode.LOG_SCAN:
+        if config.stop_when_empty or config.index_mode is IndexMode.LOG_SCAN:
             return None
         return NoticeReader(
             self._queue,
@@ -116,10 +127,20 @@ class Crew:
             on_duty=lambda: self.on_duty,
             on_news=self._ports.look,
             holds_inbox=scope.holds if (scope := self._inbox_scope()) is not None else lambda worker_id: False,
+            tenure=self.tenure,
         )
 
     async def join(self) -> None:
-        await self._queue.board.edit(lambda board: sign_on(board, self._config.worker_id))
+        await self._queue.board.edit(lambda board: self._call_roll(sign_on(board, self._config.worker_id)))
+
+    async def release_shards(self) -> None:
+        """Own no shards any more, and let the lookout know: this worker is about to stop."""
+        if self.tenure is not None:
+            self.tenure.leave()
+            await self._queue.board.edit(call_roll)
+
+    def _call_roll(self, board: Board) -> Board:
+        return board if self.tenure is None else call_roll(board)
 
     async def leave(self) -> None:
-        await self._queue.board.edit(lambda board: sign_off(board, self._config.worker_id))
+        await self._queue.board.edit(lambda board: self._call_roll(sign_off(board, self._config.worker_id)))

@@ -29,7 +29,7 @@ from qo.worker.loop.hold import Hold
 from qo.worker.loop.type_filter import TypeFilter
 from qo.worker.observe.spans import EndSpan, Spans
 from qo.worker.observe.stats import Stats
-from qo.worker.ports import Ports, ShardScope
+from qo.worker.ports import Ports
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,6 @@ class Mailbox:
         attempts: Attempts,
         admission: Admission,
         stats: Stats,
-        scope: ShardScope,
         spans: Spans,
         ports: Ports,
     ) -> None:
@@ -67,7 +66,6 @@ class Mailbox:
         self._attempts = attempts
         self._admission = admission
         self._stats = stats
-        self._scope = scope
         self._spans = spans
         self._ports = ports
         self._wake_up = ports.wake_up
@@ -131,7 +129,6 @@ class Mailbox:
             if not self._wake_up.was_only_pushed or self._free() <= 0:
                 return
             self._wake_up.reset()
-            self._scope.may_look()  # So that the feed knows which shards are this worker's.
             for due in await self._feed.take_pushed(self._free()):
                 self._start(due)
 
@@ -158,8 +155,12 @@ class Mailbox:
 
     def _rest_after(self, pace: Pace, *, failed: bool) -> tuple[Pace, float]:
         first = pace.current_s == 0.0
-        pace = pace.after(found_work=False, max_s=self._feed.rest_max_s)
-        rest_s = min(pace.rest_s(self._queue.ambient.unit()), self._feed.next_due_s())
+        longest_s = self._feed.rest_max_s
+        pace = pace.after(found_work=False, max_s=longest_s)
+        rest_s = pace.rest_s(self._queue.ambient.unit())
+        if pace.current_s == longest_s and (turn_s := self._feed.until_turn_s()) is not None:
+            rest_s = turn_s
+        rest_s = min(rest_s, self._feed.next_due_s())
         if self._missed and first and not failed:
             rest_s = self._config.dequeue_backoff_s  # Other workers claim here too: what they leave is soon found.
         self._missed = False
@@ -169,8 +170,6 @@ class Mailbox:
     async def _look(self, count: int) -> list[Due] | None:
         """Return up to so many candidates; None if the store could not be asked."""
         try:
-            if not self._scope.may_look():
-                return []
             looks_before, span = self._feed.looks, self._spans.open_look()
             candidates = await self._feed.take(count)
             if span is not None and candidates:

@@ -65,7 +65,6 @@ class Heartbeat:
         self._reported_tasks: list[str] = []
         self.http: str | None = None
         self.push: str | None = None
-        self.leasing = False
 
     async def run(self) -> None:
         """Report until cancelled."""
@@ -134,6 +133,7 @@ class Heartbeat:
         self._report_due.clear()
         self._count_requests()
         config, stats, at = self._config, self._stats, await self._queue.store.now()
+        leasing = config.shard_leasing if config.leases_shards else None
         self._reported_tasks = [hold.task.id for hold in self._holds]
         return roster.WorkerInfo(
             worker_id=config.worker_id,
@@ -156,7 +156,9 @@ class Heartbeat:
             push=self.push,
             push_place=config.push_place,
             slots=config.concurrency,
-            leasing=self.leasing,
+            leasing=leasing is not None,
+            shards_max=0 if leasing is None else leasing.shards_per_worker,
+            shard_ttl_s=0.0 if leasing is None else leasing.ttl_s,
             host=socket.gethostname(),
             pid=os.getpid(),
         )

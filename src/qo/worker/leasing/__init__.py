@@ -1,1 +1,0 @@
-"""Leased shards: which of them this worker polls."""
