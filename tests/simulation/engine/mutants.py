@@ -233,6 +233,6 @@ MUTANTS: dict[str, Mutant] = {
     "owned-at-once": Mutant("shards", _owned_at_once),
     "purge-blindly": Mutant("purges", _purge_blindly),
     "permits-while-asking": Mutant("limits", _permits_while_asking, first=9),
-    "inboxes-stay": Mutant("queue", _inboxes_stay),
-    "offer-whatever-it-is": Mutant("worker", _offer_whatever_it_is),
+    "inboxes-stay": Mutant("queue", _inboxes_stay, first=3),
+    "offer-whatever-it-is": Mutant("worker", _offer_whatever_it_is, first=48),
 }
