@@ -12,6 +12,7 @@ import pytest
 
 from qo.up import process_group
 from qo.up.process_group import ChildProcess
+from qo.worker import lifeline as lifeline_module
 from qo.worker.lifeline import Lifeline
 
 HUNG = """\
@@ -36,7 +37,7 @@ def child(path: Path, lifeline: Lifeline, **environ: str) -> ChildProcess:
 async def test_a_stop_waits_for_no_rest_before_a_restart(
     tmp_path: Path, lifeline: Lifeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(process_group, "BACKOFF_S", (3600.0,))
+    monkeypatch.setattr(lifeline_module, "BACKOFF_S", (3600.0,))
     dying = child(tmp_path, lifeline)  # Without settings it cannot do anything.
     async with asyncio.timeout(60):
         dying.start()

@@ -26,12 +26,10 @@ from qo.errors import (
     Unproven,
 )
 from qo.store import private
-from qo.worker.lifeline import Lifeline
+from qo.worker.lifeline import Lifeline, RestartDelays
 
 log = logging.getLogger(__name__)
 
-BACKOFF_S = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)  # Before the first, second, … restart.
-HEALTHY_S = 60.0  # A process that has run this long restarts with the shortest delay again.
 GRACE_S = 12.0  # How long a process may take to end after SIGTERM.
 USAGE = ConfigError.exit_code
 ERRORS: Mapping[int, type[QoError]] = {  # The errors of processes, by their exit code.
@@ -132,15 +130,14 @@ class ChildProcess:
             self._message_received.set()  # No more messages will come.
 
     async def _restart_until_stopped(self) -> None:
-        streak = 0
+        delays = RestartDelays()
         while not self._stop_requested.is_set():
             began = time.monotonic()
             code = await self._run_once()
             if self._stop_requested.is_set() or code == USAGE:
                 return
-            streak = 0 if time.monotonic() - began > HEALTHY_S else streak
-            rest_s = BACKOFF_S[min(streak, len(BACKOFF_S) - 1)]
-            streak, self.deaths = streak + 1, self.deaths + 1
+            rest_s = delays.next_s(time.monotonic() - began)
+            self.deaths += 1
             log.warning("%s ended with %s; it is restarted in %g s", self.role, code, rest_s)
             await wait_or_stop(self._stop_requested, rest_s)
 

@@ -19,16 +19,14 @@ from typing import Any
 
 from qo.config.settings import BY_KEY, Settings
 from qo.errors import ConfigError, Forbidden, NotFound, QoError
-from qo.worker.lifeline import Lifeline
+from qo.worker.lifeline import Lifeline, RestartDelays
 from qo.worker.observe.stats import Stats, plain_counts, sum_counts
 from qo.worker.shutdown import handled_signals
 
 log = logging.getLogger(__name__)
 
-BACKOFF_S = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)  # Before the first, second, … restart.
 # How a worker ends that would end in the same way again: its settings, its app or its rights are wrong.
 FINAL = {each.exit_code for each in (ConfigError, NotFound, Forbidden)}
-HEALTHY_S = 60.0  # A process that has run this long restarts with the shortest delay again.
 
 
 def list_commands(arguments: Sequence[str], flags: Mapping[str, Any], settings: Settings) -> list[list[str]]:
@@ -117,16 +115,14 @@ class _WorkerProcess:
 
     async def run(self) -> None:
         """Run until the worker has ended of its own accord, or by a signal that was passed on."""
-        streak = 0
+        delays = RestartDelays()
         while True:
             began = time.monotonic()
             code = await self._run_once()
             if code == 0 or self._ending.is_set() or code in FINAL:
                 self.code = max(code, 0)
                 return
-            streak = 0 if time.monotonic() - began > HEALTHY_S else streak
-            rest_s = BACKOFF_S[min(streak, len(BACKOFF_S) - 1)]
-            streak += 1
+            rest_s = delays.next_s(time.monotonic() - began)
             log.warning("a worker process has ended with %d; another is started in %g s", code, rest_s)
             with suppress(TimeoutError):
                 async with asyncio.timeout(rest_s):
