@@ -32,7 +32,6 @@ from qo.store.memory import MemoryStore
 from qo.store.port import Deletion, ObjectStore
 from qo.testing import virtual
 from qo.worker.api.producer import ProducerHandle
-from qo.worker.loop.shared_limits import SharedLimit
 from simulation.engine.machines import PROCESS
 
 Patch = pytest.MonkeyPatch
@@ -186,19 +185,6 @@ def _purge_blindly(patch: Patch) -> None:
     patch.setattr(task_removal, "_delete", delete)
 
 
-def _permits_while_asking(patch: Patch) -> None:
-    """While a worker asks for its share, it uses all of the old one, which others may be given meanwhile."""
-    wish = SharedLimit.wish
-
-    def keep_permits(self: SharedLimit, worker_id: str) -> Any:
-        permits = self._permits
-        wanted = wish(self, worker_id)
-        self._permits = permits
-        return wanted
-
-    patch.setattr(SharedLimit, "wish", keep_permits)
-
-
 def _inboxes_stay(patch: Patch) -> None:
     """Nobody looks into the inboxes of the dead."""
 
@@ -232,7 +218,6 @@ MUTANTS: dict[str, Mutant] = {
     "lease-from-answer": Mutant("shards", _lease_from_answer),
     "owned-at-once": Mutant("shards", _owned_at_once),
     "purge-blindly": Mutant("purges", _purge_blindly),
-    "permits-while-asking": Mutant("limits", _permits_while_asking, first=9),
     "inboxes-stay": Mutant("queue", _inboxes_stay, first=3),
     "offer-whatever-it-is": Mutant("worker", _offer_whatever_it_is, first=48),
 }
