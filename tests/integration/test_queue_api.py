@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import httpx
 import msgspec
 import pytest
 
+from qo.ambient import SYSTEM
 from qo.asgi import protocol
 from qo.core.task import Status, Task
 from qo.errors import Unavailable
@@ -24,6 +26,7 @@ from qo.queue.queue import Queue
 from qo.queue_api import queue_server, token_file
 from qo.queue_api.api_rights import RIGHTS, Role
 from qo.queue_api.api_routes import OPERATIONS, describe
+from qo.queue_api.guard import RefusalLog
 from qo.queue_api.task_answer import HIDDEN
 from qo.store.memory import MemoryStore
 from support.queue_api.listeners import ServedQueue, served
@@ -415,6 +418,18 @@ async def test_anybody_may_ask_whether_the_server_is_ready_and_learns_no_more(
         assert {each.status_code for each in answers} == {503}
         assert not any("private" in each.text for each in answers)
         assert len(asked) == 1
+
+
+@pytest.mark.fast
+def test_whoever_is_refused_again_and_again_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    refusals = RefusalLog(replace(SYSTEM, monotonic=lambda: now))
+    for _ in range(1000):
+        refusals.note("show_task was refused to 10.0.0.1")
+    assert 1 <= len(caplog.messages) <= 20
+    now = 60.0
+    refusals.note("show_task was refused to 10.0.0.2")
+    assert caplog.messages[-1].startswith("show_task was refused to 10.0.0.2 (9")
 
 
 @pytest.mark.fast

@@ -14,7 +14,7 @@ from typing import Protocol
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from qo.ambient import Ambient
+from qo.ambient import SYSTEM, Ambient
 from qo.core.token_bucket import TokenBucket
 from qo.errors import Forbidden, Unauthenticated
 from qo.queue_api.api_rights import RIGHTS, names_of
@@ -24,6 +24,7 @@ from qo.store.port import ObjectStore
 log = logging.getLogger(__name__)
 
 BURST_S = 5.0
+REFUSALS_PER_S = 2.0
 BUCKETS_MAX = 10_000
 
 
@@ -39,19 +40,38 @@ class Guard(Protocol):
         ...
 
 
+class RefusalLog:
+    """Logs refused requests, a few a second: anybody can send them, and must not fill the disk."""
+
+    def __init__(self, ambient: Ambient) -> None:
+        self._monotonic = ambient.monotonic
+        self._bucket = TokenBucket.full(REFUSALS_PER_S, REFUSALS_PER_S * BURST_S, now=ambient.monotonic())
+        self._left_out = 0
+
+    def note(self, refusal: str) -> None:
+        self._bucket, wait_s = self._bucket.take(now=self._monotonic())
+        if wait_s > 0:
+            self._left_out += 1
+            return
+        more = f" ({self._left_out:,} more were not logged)" if self._left_out else ""
+        self._left_out = 0
+        log.warning("%s%s", refusal, more)
+
+
 class TokenGuard:
     """Accepts the tokens of a file."""
 
     def __init__(self, tokens: TokenFile, store: ObjectStore) -> None:
         self._tokens = tokens
         self._store = store  # Its clock says whether a token has expired.
+        self._refusals = RefusalLog(SYSTEM)
 
     async def authorise(self, request: Request, operation: str) -> Caller:
         try:
             return await self._identify(request.headers, operation)
         except (Unauthenticated, Forbidden) as error:
             address = request.client.host if request.client is not None else "a local caller"
-            log.warning("%s was refused to %s: %s", operation, address, error)
+            self._refusals.note(f"{operation} was refused to {address}: {error}")
             raise
 
     async def _identify(self, headers: Mapping[str, str], operation: str) -> Caller:
