@@ -15,7 +15,7 @@ import pytest
 
 from qo.ambient import Ambient
 from qo.api.contract.task import Claimed
-from qo.core import lifecycle, sweep
+from qo.core import lifecycle, ownership, sweep
 from qo.core.lifecycle import Held
 from qo.core.task import Status, Task
 from qo.dispatcher.attempts import claiming, completion
@@ -27,10 +27,8 @@ from qo.queue import queue as queue_module
 from qo.queue.inbox_recovery import InboxRecovery
 from qo.queue.options import NewTask, Options, build
 from qo.queue.schedule_runner import Scheduler
-from qo.queue.shard_tenure import ShardTenure
 from qo.store.memory import MemoryStore
 from qo.store.port import Deletion, ObjectStore
-from qo.testing import virtual
 from qo.worker.api.producer import ProducerHandle
 from simulation.engine.machines import PROCESS
 
@@ -127,18 +125,9 @@ def _record_before_submit(patch: Patch) -> None:
     patch.setattr(Scheduler, "_fire", record_and_fire)
 
 
-def _lease_from_answer(patch: Patch) -> None:
-    """A worker goes by its plan for the whole time from when the board's answer came."""
-    current = ShardTenure._current
-
-    def renewed(self: ShardTenure) -> Any:
-        before = self._shown_at
-        tenure = current(self)
-        if self._shown_at > before:
-            self._shown_at = virtual.monotonic()
-        return tenure
-
-    patch.setattr(ShardTenure, "_current", renewed)
+def _lease_outlived(patch: Patch) -> None:
+    """A worker that cannot read the board goes by its plan for a minute longer than the others wait."""
+    patch.setattr(ownership, "MARGIN_S", -60.0)
 
 
 def _owned_at_once(patch: Patch) -> None:
@@ -215,7 +204,7 @@ MUTANTS: dict[str, Mutant] = {
     "record-before-submit": Mutant("queue", _record_before_submit),
     "keyless-follower": Mutant("queue", _keyless_follower),
     "follower-recorded-first": Mutant("queue", _follower_recorded_first),
-    "lease-from-answer": Mutant("shards", _lease_from_answer),
+    "lease-outlived": Mutant("shards", _lease_outlived),
     "owned-at-once": Mutant("shards", _owned_at_once),
     "purge-blindly": Mutant("purges", _purge_blindly),
     "inboxes-stay": Mutant("queue", _inboxes_stay, first=3),
