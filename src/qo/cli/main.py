@@ -46,7 +46,7 @@ GROUPS = {
         "history": ("queue.tasks", "Show every state that a task has been in."),
         "list": ("queue.tasks", "List tasks, newest first."),
         "stats": ("queue.depth", "Show how many tasks wait and run, by type, and for how long."),
-        "shards": ("queue.shards", "Show which worker owns which shards, if they are leased."),
+        "shards": ("queue.shards", "Show which worker owns which shards, and since when."),
         "wait": ("queue.tasks", "Wait until a task has ended."),
         "replay": ("queue.task_actions", "Run failed, cancelled or expired tasks again."),
         "cancel": ("queue.task_actions", "Cancel pending tasks; ask running ones to stop."),
