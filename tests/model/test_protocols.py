@@ -54,7 +54,6 @@ def test_one_owner_of_an_inbox_and_there_can_always_be_one() -> None:
     [
         pytest.param(LEASES, marks=FEW),
         pytest.param(replace(LEASES, faults=2), marks=MANY),
-        pytest.param(replace(LEASES, workers=3), marks=MANY),
     ],
 )
 def test_one_owner_of_a_shard_and_there_can_always_be_one(config: shard_leases.Config) -> None:
