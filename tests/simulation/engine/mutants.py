@@ -17,7 +17,7 @@ from qo.ambient import Ambient
 from qo.api.contract.task import Claimed
 from qo.core import lifecycle, ownership, sweep
 from qo.core.lifecycle import Held
-from qo.core.task import Status, Task
+from qo.core.task import Task
 from qo.dispatcher.attempts import claiming, completion
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import rows
@@ -183,19 +183,8 @@ def _inboxes_stay(patch: Patch) -> None:
     patch.setattr(InboxRecovery, "offer_overdue", offer_nothing)
 
 
-def _offer_whatever_it_is(patch: Patch) -> None:
-    """A task that is taken out of an inbox is pending again, whoever has claimed it meanwhile."""
-
-    def offer(task: Task, command: lifecycle.Offer, now: datetime) -> Any:
-        if task.status is Status.RUNNING:
-            return lifecycle._end_lease(task, command, now, Status.PENDING, available_at=now)
-        return lifecycle._offer(task, command, now)
-
-    patch.setitem(lifecycle._MOVES, lifecycle.Offer, offer)
-
-
 MUTANTS: dict[str, Mutant] = {
-    "no-fence": Mutant("worker", _no_fence),
+    "no-fence": Mutant("worker", _no_fence, first=60),
     "no-conditional-write": Mutant("queue", _no_condition),
     "local-clock": Mutant("queue", _local_clock),
     "ack-before-children": Mutant("worker", _ack_before_children, first=13),
@@ -208,5 +197,4 @@ MUTANTS: dict[str, Mutant] = {
     "owned-at-once": Mutant("shards", _owned_at_once),
     "purge-blindly": Mutant("purges", _purge_blindly),
     "inboxes-stay": Mutant("queue", _inboxes_stay, first=3),
-    "offer-whatever-it-is": Mutant("worker", _offer_whatever_it_is, first=48),
 }
