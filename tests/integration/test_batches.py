@@ -6,7 +6,7 @@ import asyncio
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import child_functions as functions
 import pytest
@@ -20,9 +20,14 @@ from qo.store.memory import MemoryStore
 from qo.testing import virtual
 from qo.worker.api.app import App
 from qo.worker.api.context import Context
+from qo.worker.api.handler import make_handler
+from qo.worker.api.request import Request
+from qo.worker.executors import Executor
+from qo.worker.executors.batches import Batches
 from qo.worker.loop.cancel import Why
 from qo.worker.worker import Worker
 from support.stores.queues import AT_ONCE, config, drain, ended, hasty, until, virtual_queue, working
+from support.worker.layer_requests import attempt
 
 ONCE = Options(max_retries=0)
 
@@ -380,3 +385,31 @@ async def test_an_input_that_does_not_fit_its_type_fails_alone(queue: Queue) -> 
     assert (await queue.get(good.id)).output == 1
     assert "does not fit Row" in ((await queue.get(bad.id)).last_error or "")
     assert qo.Status.FAILED is (await queue.get(bad.id)).status
+
+
+@pytest.mark.fast
+async def test_a_task_that_is_cancelled_in_the_moment_its_batch_begins_takes_no_part() -> None:
+    calls: list[int] = []
+
+    async def index(items: list[Any]) -> None:
+        calls.append(len(items))
+
+    class Direct:
+        async def call(self, request: Request) -> Any:
+            return await index(request.input)
+
+        def is_running(self, task_id: str) -> bool:
+            return False
+
+    handler = make_handler("work", index, batch=2, batch_wait_s=60)
+    batches = Batches(handler, cast("Executor", Direct()), lambda: None)
+    leaver = asyncio.create_task(batches.call(attempt("leaver", handler=handler)))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(batches.call(attempt("second", handler=handler)))
+    leaver.cancel()  # It leaves after the second has come.
+    third = asyncio.create_task(batches.call(attempt("third", handler=handler)))
+    async with asyncio.timeout(5):
+        await asyncio.gather(second, third)
+    with pytest.raises(asyncio.CancelledError):
+        await leaver
+    assert calls == [2]

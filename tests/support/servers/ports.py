@@ -6,6 +6,7 @@ a moment. Ours lie below that range, in blocks: each process of a test run holds
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import socket
@@ -49,6 +50,7 @@ def _block() -> Block:
         except BlockingIOError:
             lock.close()
             continue
+        atexit.register(lock.close)
         return Block(first, lock)
     raise RuntimeError(f"all blocks of ports are held: see {directory}")
 

@@ -127,11 +127,12 @@ class Batches:
     def _start_due(self) -> None:
         """Call what is due, as far as so many calls may run at a time."""
         while len(self._running) < self._calls_max:
-            waiting = [member.waiting for member in self._waiting]
+            staying = [member for member in self._waiting if not member.begin.cancelled()]  # Others leave next.
+            waiting = [member.waiting for member in staying]
             positions = choose_batch(waiting, size=self._size, wait_s=self._handler.batch_wait_s, now=now())
             if not positions:
                 break
-            batch = Batch([self._waiting[position] for position in positions])
+            batch = Batch([staying[position] for position in positions])
             self._waiting = [member for member in self._waiting if member not in batch.present]
             self._start(batch)
         self._arm()
