@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -46,6 +47,7 @@ DAG = "shop"
 LEASE_S = 60  # Of tasks that nobody should lose, however slow the machine.
 SHORT_LEASE_S = 5  # Of those that are to be lost: the shortest that a pipeline may ask for.
 WITHIN_S = 90.0
+TESTS = Path(__file__).parents[2]
 SETTINGS = {
     "QO_DISPATCHER_TICK_MS": "50",
     "QO_DISPATCHER_RECONCILE_S": "1",
@@ -57,7 +59,7 @@ SETTINGS = {
     "QO_HEARTBEAT_S": "0.5",
     "QO_MONITOR_CHECK_INTERVAL_S": "0.3",
     "QO_LOG": "warning",
-    "PYTHONPATH": str(Path(__file__).parents[2] / "apps"),
+    "PYTHONPATH": os.pathsep.join([str(TESTS / "apps"), str(TESTS)]),
     "PYTHONFAULTHANDLER": "1",  # A process that crashes says where.
 }
 
