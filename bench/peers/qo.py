@@ -10,7 +10,7 @@ from bench.process import Go, Stopwatch, serve
 from qo.config.origins import load
 from qo.queue.feed import Feed
 from qo.queue.options import NewTask
-from qo.queue.queue import Queue
+from qo.queue.queue import Claim, Queue
 from qo.store.opening import open_store
 from qo.worker.api.app import App
 from qo.worker.worker import Worker, WorkerConfig
@@ -52,6 +52,30 @@ async def drain(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
         with Stopwatch() as watch:
             tally = await worker.run()
         return {**watch.answer(), "completed": tally.completed, "requests": counts(queue)}
+
+
+async def time_claims(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
+    """Drains the queue, and says how long each claim took that succeeded."""
+    claims_ms: list[float] = []
+    missed = 0
+    async with await open_queue(job) as queue:
+        claim = queue.claim
+
+        async def timed(*arguments: Any, **options: Any) -> Any:
+            nonlocal missed
+            with Stopwatch() as watch:
+                answer = await claim(*arguments, **options)
+            if isinstance(answer, Claim):
+                claims_ms.append(1000 * watch.seconds)
+            else:
+                missed += 1
+            return answer
+
+        queue.claim = timed
+        go()
+        config = WorkerConfig(worker_id=job["worker_id"], stop_when_empty=True, **job["worker"])
+        await Worker(queue, app, config).run()
+    return {"claims_ms": claims_ms, "missed": missed}
 
 
 async def poll(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
@@ -96,4 +120,4 @@ _WAYS: Mapping[str, Callable[[Queue, int, str], Awaitable[None]]] = {
 }
 
 if __name__ == "__main__":
-    serve({"enqueue": enqueue, "drain": drain, "poll": poll})
+    serve({"enqueue": enqueue, "drain": drain, "poll": poll, "time_claims": time_claims})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.queue import bill, drain, embedded, growth, kept, limit, requests, starts, startup
+from bench.queue import bill, claims, drain, embedded, growth, kept, limit, requests, starts, startup
 
 FAMILIES = [
     *startup.FAMILIES,
@@ -12,6 +12,7 @@ FAMILIES = [
     *limit.FAMILIES,
     *embedded.FAMILIES,
     *growth.FAMILIES,
+    *claims.FAMILIES,
     *starts.FAMILIES,
     *kept.FAMILIES,
 ]
