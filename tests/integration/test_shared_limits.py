@@ -214,7 +214,7 @@ async def test_a_limit_by_key_holds_for_each_key_and_no_key_holds_up_another() -
     assert all(register.shares == {} for register in await limit_registers.read_all(queue))
 
 
-@pytest.mark.long  # On a bucket, one drain in four does not end though all tasks have: to be mended.
+@pytest.mark.long  # On a bucket, about one run in four hangs: to be mended.
 async def test_a_limit_by_key_works_on_every_store(queue: Queue) -> None:
     gate = KeyedGate(concurrency=1)
     await queue.submit_many([NewTask("limited", {"customer": n % 3}) for n in range(6)])
