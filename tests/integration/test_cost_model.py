@@ -182,7 +182,7 @@ async def test_a_purge_takes_the_requests_that_the_model_says() -> None:
         claim = await queue.claim(task.id, worker_id="w")
         assert isinstance(claim, Claim)
         await queue.complete(claim)
-    await queue.hints.flush()
+    await queue.flush()
     meter.reset()
     assert (await Purger(queue, Policy(Keep(completed=timedelta(0)))).purge_all()).tasks == tasks
     assert meter.counts == nonzero(purge_per_day(Load(1, tasks, kept_d=1)))

@@ -115,7 +115,7 @@ async def test_only_leases_whose_minute_has_come_are_read(clock: StoreClock) -> 
     tasks = await queue.submit_many([NewTask("t", n) for n in range(300)])
     for n, task in enumerate(tasks):
         await claimed(queue, task.id, lease_s=30 if n < 3 else 3600)
-    await queue.hints.flush()
+    await queue.flush()
     clock.advance(40)
     meter.reset()
     monitoring = another(queue)
