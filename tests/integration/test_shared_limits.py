@@ -12,6 +12,7 @@ import pytest
 
 from qo.ambient import SYSTEM
 from qo.core import keys
+from qo.core.discovery import Verdict
 from qo.core.limit_shares import Limit
 from qo.core.task import Status
 from qo.errors import UsageError
@@ -214,12 +215,29 @@ async def test_a_limit_by_key_holds_for_each_key_and_no_key_holds_up_another() -
     assert all(register.shares == {} for register in await limit_registers.read_all(queue))
 
 
-@pytest.mark.long  # On a bucket, about one run in four hangs: to be mended.
 async def test_a_limit_by_key_works_on_every_store(queue: Queue) -> None:
     gate = KeyedGate(concurrency=1)
     await queue.submit_many([NewTask("limited", {"customer": n % 3}) for n in range(6)])
     await drain(another(queue, ambient=SYSTEM), gate.app)  # Not in haste: shares last for seconds.
     assert (len(gate.order), max(gate.peaks.values())) == (6, 1)
+
+
+@pytest.mark.fast
+async def test_a_task_that_is_found_twice_takes_no_place_of_another(memory_store: MemoryStore) -> None:
+    """It lacked room, and was found in the index again before it was its turn: the second time changes nothing."""
+    queue, gate = Queue(memory_store), KeyedGate(concurrency=1)
+    await queue.submit("limited", {"customer": 1})
+    mailbox = Worker(queue, gate.app, config())._mailbox
+    (due,) = await mailbox._feed.take(1)
+    waiting, verdict = mailbox._feed._deferred_tasks, Verdict.LATER
+    waiting.judge = lambda group, ahead: Verdict.LATER if ahead else verdict
+    mailbox._feed.put_back(due, "limited")
+    mailbox._start(due)
+    verdict = Verdict.TAKE
+    (again,) = await mailbox._feed.take(1)
+    mailbox._start(again)
+    assert waiting.verdict(due.task_id) is Verdict.TAKE
+    await mailbox.abandon_claims()
 
 
 @in_virtual_time

@@ -56,8 +56,8 @@ class Outbox(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """The statements of a relay on one table. Rows are named by id, and by who has claimed them: a relay whose claim
-    has lapsed changes nothing."""
+    """The statements of a relay on one table. Rows are named by id, and by the relay that has claimed them: one
+    whose claim has lapsed changes nothing."""
 
     claim: str
     delete: str  # id, claimed_by

@@ -189,6 +189,7 @@ class Mailbox:
             # Its hint is still listed, or it was taken from us and put back while its handler runs here: other
             # workers should have it.
             self._feed.defer(due, CLAIM_AGAIN_AFTER_S, ready=self._attempts.is_stuck_on(due.task_id))
+            self._feed.mark_tried(due)  # Else it would take the place of another of its type for ever.
             return
         self._claiming[due.task_id] = asyncio.create_task(self._take(due))
 
