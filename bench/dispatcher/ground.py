@@ -31,6 +31,7 @@ from qo.pipeline.rendering import to_yaml
 assert TESTS  # The import lets the modules of the tests be found: PostgreSQL is started as they start it.
 
 DATABASES = ("sqlite", "postgres")
+DURABLE = ("fsync=on", "synchronous_commit=on", "max_connections=200")  # PostgreSQL, as it comes.
 EMITTED_MAX = 500  # Events of one emission.
 WITHIN_S = 120.0
 POLL_S = 0.02
@@ -38,7 +39,7 @@ POLL_S = 0.02
 # For the record, in the settings of each figure.
 HOW: Mapping[str, str] = {
     "sqlite": "SQLite, WAL, synchronous NORMAL",
-    "postgres": "PostgreSQL on loopback, fsync and synchronous_commit off",
+    "postgres": "PostgreSQL on loopback, fsync and synchronous_commit on",
 }
 
 
@@ -49,7 +50,7 @@ def databases() -> Iterator[Callable[[str], State]]:
 
     opened: list[State] = []
     with tempfile.TemporaryDirectory(prefix="qo-bench-") as directory:
-        server = start_postgres(_made(Path(directory) / "postgres"))
+        server = start_postgres(_made(Path(directory) / "postgres"), DURABLE)
 
         def fresh(database: str) -> State:
             path = Path(directory) / f"{len(opened)}.db"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from bench.dispatcher import claimable, claims, definitions, flow, growth
+from bench.dispatcher import claimable, claims, definitions, flow, growth, throughput
 
 FAMILIES = [
     *definitions.FAMILIES,
     *flow.FAMILIES,
     *claimable.FAMILIES,
     *claims.FAMILIES,
+    *throughput.FAMILIES,
     *growth.FAMILIES,
 ]

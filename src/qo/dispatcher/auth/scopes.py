@@ -6,6 +6,7 @@ An attempt reads the generations of its inputs, and writes below the prefixes of
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 from qo.api.contract.task import Work
@@ -28,7 +29,7 @@ def scope_of(work: Work, data_root: str) -> Scope:
     return Scope(grants, tuple(sorted({*inputs, *write})), write)
 
 
-def token_for(tx: Tx, ring: KeyRing, work: Work, lease_id: str, data_root: str) -> str:
+def token_for(ring: KeyRing, work: Work, lease_id: str, data_root: str, *, token_id: str, now: datetime) -> str:
     """Issue a new capability of the attempt that does this work."""
     return issue(
         ring,
@@ -36,8 +37,8 @@ def token_for(tx: Tx, ring: KeyRing, work: Work, lease_id: str, data_root: str) 
         attempt=work.attempt,
         lease_id=lease_id,
         timeout_s=work.timeout_seconds,
-        token_id=tx.ambient.task_id(),
-        now=tx.now,
+        token_id=token_id,
+        now=now,
         scope=scope_of(work, data_root),
     )
 

@@ -58,7 +58,9 @@ def internal_app(context: Context) -> Starlette:
     """Build the application for workers, running tasks and sources. Never expose it to public networks."""
     app = Starlette()
     app.router.routes.extend(_internal_routes())
-    app.state.frequent_calls_executor = starlette_routes.frequent_calls_executor(context)
+    executor = starlette_routes.frequent_calls_executor(context)
+    app.state.frequent_calls_executor = executor
+    app.state.gatherers = starlette_routes.build_gatherers(_internal_operations().values(), context, executor)
     _set_up(app, context, _internal_operations(), internal_openapi)
     return app
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import Query
@@ -27,7 +28,7 @@ from qo.dispatcher.auth import credentials as minting
 from qo.dispatcher.auth import scopes
 from qo.dispatcher.commits import keeping, replacing
 from qo.dispatcher.http.app_context import Context
-from qo.dispatcher.http.routes import AfterPiece, CallerParam, ContextParam, Routes
+from qo.dispatcher.http.routes import AfterPiece, Call, CallerParam, ContextParam, Routes
 from qo.dispatcher.state.database import Tx
 
 
@@ -47,7 +48,10 @@ def heartbeat(context: ContextParam, caller: CallerParam, body: HeartbeatRequest
 def _renew_capability(context: Context, tx: Tx, fence: HeartbeatRequest) -> str | None:
     data = context.settings.dispatcher.data_root
     work = attempts.fetch(tx, fence.task_id, data).work
-    return None if work is None else scopes.token_for(tx, context.keyring, work, fence.lease_id, data)
+    if work is None:
+        return None
+    token_id = tx.ambient.task_id()
+    return scopes.token_for(context.keyring, work, fence.lease_id, data, token_id=token_id, now=tx.now)
 
 
 def emit_events(context: ContextParam, caller: CallerParam, body: EventsRequest) -> EventsAnswer:
@@ -64,12 +68,19 @@ def complete(context: ContextParam, caller: CallerParam, body: CompleteRequest) 
 
     A repeated request returns the same answer and changes nothing.
     """
-    capabilities.bind(caller.capability, body)
+    return complete_together(context, [Call(caller, body)])[0]
+
+
+def complete_together(context: Context, calls: Sequence[Call]) -> list[CompleteAnswer]:
+    """As ``complete``, for several attempts in one transaction. All or none."""
+    for each in calls:
+        capabilities.bind(each.caller.capability, each.body)
+    endings = [completion.Ending(each.body) for each in calls]
     with context.state.write() as tx:
-        answer = completion.complete(tx, body, context.settings.dispatcher.data_root)
+        answers = completion.complete_all(tx, endings, context.settings.dispatcher.data_root)
         after_commit = context.fast_path(tx)
     after_commit()
-    return answer
+    return answers
 
 
 def credentials(context: ContextParam, caller: CallerParam, body: CredentialsRequest) -> CredentialsAnswer:
@@ -118,7 +129,7 @@ def task_kept(context: ContextParam, caller: CallerParam, body: KeptRequest) -> 
 def install(routes: Routes) -> None:
     routes.post("/v1/task/heartbeat", heartbeat, 404, 409, frequent=True)
     routes.post("/v1/task/events", emit_events, 404, 409)
-    routes.post("/v1/task/complete", complete, 404, 409, frequent=True)
+    routes.post("/v1/task/complete", complete, 404, 409, frequent=True, together=complete_together)
     routes.post("/v1/task/credentials", credentials, 409)
     routes.get("/v1/task/inputs", task_inputs, 400, 404, 409)
     routes.get("/v1/task/standing", task_standing, 400, 404, 409)

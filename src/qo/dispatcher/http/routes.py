@@ -6,7 +6,7 @@ who may call it. ``fastapi_routes`` and ``starlette_routes`` make routes of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -23,6 +23,18 @@ PAGE_MAX = 1000
 
 # Checks a request before its body is read, and raises to refuse it. Blocking.
 Admit = Callable[[Context, Request], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of an operation: who calls, and the body."""
+
+    caller: Caller
+    body: Any
+
+
+# Answers several calls of an operation in one transaction, all or none. Blocking.
+AnswerTogether = Callable[[Context, Sequence[Call]], Sequence[Any]]
 
 
 # Coroutines, though they never wait: FastAPI would run plain functions on a thread each time.
@@ -56,6 +68,7 @@ class Operation:
     problems: tuple[int, ...]  # Statuses of its errors, beside those that every operation has.
     admit: Admit | None = None
     frequent: bool = False  # Every task calls it.
+    together: AnswerTogether | None = None  # Answers calls that wait at the same time; None: each on its own.
     options: Mapping[str, Any] = field(
         default_factory=dict[str, Any]
     )  # As FastAPI's ``add_api_route`` takes them.
@@ -93,6 +106,7 @@ class Routes:
         *,
         admit: Admit | None = None,
         frequent: bool = False,
+        together: AnswerTogether | None = None,
         **options: Any,
     ) -> None:
         """Raises KeyError for an operation without a right."""
@@ -101,7 +115,7 @@ class Routes:
             raise TypeError(
                 f"{endpoint.__name__} reads a body from anybody: pass admit= to check the headers first"
             )
-        operation = Operation(method, path, endpoint, need, problems, admit, frequent, options)
+        operation = Operation(method, path, endpoint, need, problems, admit, frequent, together, options)
         self.operations[operation.name] = operation
 
 

@@ -6,8 +6,8 @@ Every task calls it several times, and FastAPI spends more on such a call than t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -20,9 +20,10 @@ from starlette.types import Receive, Scope, Send
 
 from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.callers import Caller, authorise
+from qo.dispatcher.http.gathering import Gatherer
 from qo.dispatcher.http.parameters import Signature
 from qo.dispatcher.http.rights import Need
-from qo.dispatcher.http.routes import Operation, check_parameters
+from qo.dispatcher.http.routes import AnswerTogether, Call, Operation, check_parameters
 
 JSON = "application/json"
 THREADS = 16  # They wait for a database that takes many writers.
@@ -72,14 +73,35 @@ class Handler:
         if operation.need is not Need.NOTHING:  # Those take no parameters.
             check_parameters(request)
         arguments = await self._signature.read(request)
-        response: Response = await run(self._respond, context, caller, arguments)
+        response: Response
+        if operation.together is not None:
+            response = await state.gatherers[operation.name].answer(Call(caller, arguments["body"]))
+        else:
+            response = await run(self._respond, context, caller, arguments)
         await response(scope, receive, send)
 
     def _respond(self, context: Context, caller: Caller, arguments: dict[str, Any]) -> Response:
         """Blocking."""
         if self._signature.takes_caller:
             arguments["caller"] = caller
-        result: Response | BaseModel = self._operation.endpoint(context=context, **arguments)
-        if isinstance(result, Response):
-            return result
-        return Response(result.model_dump_json(by_alias=True), media_type=JSON)
+        return respond(self._operation.endpoint(context=context, **arguments))
+
+
+def respond(result: Response | BaseModel) -> Response:
+    if isinstance(result, Response):
+        return result
+    return Response(result.model_dump_json(by_alias=True), media_type=JSON)
+
+
+def build_gatherers(
+    operations: Iterable[Operation], context: Context, executor: Executor
+) -> dict[str, Gatherer[Call, Response]]:
+    """Build what gathers the calls of each operation that answers several together, by its name."""
+
+    def gatherer(together: AnswerTogether) -> Gatherer[Call, Response]:
+        def answer(calls: Sequence[Call]) -> list[Response]:
+            return [respond(each) for each in together(context, calls)]
+
+        return Gatherer(answer, executor, key=lambda call: call.body.task_id)
+
+    return {each.name: gatherer(each.together) for each in operations if each.together is not None}

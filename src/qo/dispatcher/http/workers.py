@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Path, Query, Response
@@ -13,7 +15,9 @@ from qo.api.contract.task import Claimed, ClaimRequest, NotClaimed, TaskState
 from qo.dispatcher.attempts import claiming
 from qo.dispatcher.attempts import running as attempts
 from qo.dispatcher.auth import scopes
-from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
+from qo.dispatcher.http.app_context import Context
+from qo.dispatcher.http.callers import Caller
+from qo.dispatcher.http.routes import After, Call, CallerParam, ContextParam, Limit, Routes
 from qo.dispatcher.http.sources import emit
 from qo.dispatcher.sources import live_sources
 
@@ -29,13 +33,27 @@ def claim_task(context: ContextParam, body: ClaimRequest) -> ClaimAnswer:
 
     A repeated request with the same lease_id returns the same answer.
     """
+    return claim_together(context, [Call(Caller(), body)])[0]
+
+
+def claim_together(context: Context, calls: Sequence[Call]) -> list[Claimed | NotClaimed]:
+    """As ``claim_task``, for several tasks in one transaction."""
     data = context.settings.dispatcher.data_root
     with context.state.write() as tx:
-        answer = claiming.claim(tx, body, data)
-        if isinstance(answer, NotClaimed):
-            return answer
-        token = scopes.token_for(tx, context.keyring, answer.work, answer.lease_id, data)
-    return answer.model_copy(update={"capability_token": token})
+        answers = claiming.claim_all(tx, [each.body for each in calls], data)
+        now = tx.now
+    # Signed after the transaction, which others wait for. A claim whose answer is lost can be repeated.
+    return [
+        each
+        if isinstance(each, NotClaimed)
+        else each.model_copy(update={"capability_token": _token(context, each, now)})
+        for each in answers
+    ]
+
+
+def _token(context: Context, claimed: Claimed, now: datetime) -> str:
+    data, token_id = context.settings.dispatcher.data_root, context.state.ambient.task_id()
+    return scopes.token_for(context.keyring, claimed.work, claimed.lease_id, data, token_id=token_id, now=now)
 
 
 def fetch_task(context: ContextParam, task_id: TaskId) -> TaskState:
@@ -73,7 +91,7 @@ def emit_source(context: ContextParam, caller: CallerParam, dag: Name, job: Name
 
 
 def install(routes: Routes) -> None:
-    routes.post("/internal/task-claim", claim_task, frequent=True)
+    routes.post("/internal/task-claim", claim_task, frequent=True, together=claim_together)
     routes.get("/internal/task-fetch", fetch_task, 404)
     routes.get("/internal/jwks/task", task_keys, response_model=dict[str, Any])
     routes.get("/internal/sources", watched_sources)

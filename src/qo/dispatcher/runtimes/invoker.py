@@ -197,7 +197,8 @@ class Invoker:
             bundle = bundle_store.usable(tx, work.bundle_id)
         except (NotFound, Refused) as error:
             return _Refusal(claimed, str(error))
-        token = token_for(tx, self._ring, work, claimed.lease_id, self._data_root)
+        token_id = tx.ambient.task_id()
+        token = token_for(self._ring, work, claimed.lease_id, self._data_root, token_id=token_id, now=tx.now)
         return Invocation(
             task_id=task_id,
             attempt=claimed.attempt,

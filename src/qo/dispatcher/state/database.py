@@ -14,7 +14,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -33,6 +33,7 @@ from qo.dispatcher.state.prepared import NO_VALUES, Prepared, Values, execute, f
 from qo.errors import CorruptRecord, Unavailable
 
 ROWS_MAX = 500  # Of one statement: SQLite limits how many values it may carry.
+TIME_KEPT_S = 10.0  # For so long the process counts on from the time that it has read.
 
 T = TypeVar("T")
 Clock = Callable[[sa.Connection], datetime]
@@ -50,6 +51,7 @@ class Tx:
         self.is_durable = False
         self._clock = clock
         self._now: datetime | None = None
+        self._read_at_s = 0.0  # When it was read, by the process's monotonic clock.
         self._driver = None if self.on_postgres or _has_listeners(connection) else sqlite_driver(connection)
 
     @property
@@ -57,7 +59,18 @@ class Tx:
         """The time of this transaction, read from the database at the first use: many transactions need none."""
         if self._now is None:
             self._now = self._clock(self.connection)
+            self._read_at_s = self.ambient.monotonic()
         return self._now
+
+    @property
+    def time_read(self) -> tuple[datetime, float] | None:
+        """The time, if it was read, and the instant of the process's monotonic clock at which it was."""
+        return None if self._now is None else (self._now, self._read_at_s)
+
+    def offer_now(self, now: datetime) -> None:
+        """Take over the database's time, which came with another answer, unless the clock is somebody else's."""
+        if self._now is None and self._clock is database_clock:
+            self._now, self._read_at_s = now.astimezone(UTC), self.ambient.monotonic()
 
     @property
     def on_postgres(self) -> bool:
@@ -81,6 +94,8 @@ class Tx:
     def rows(self, prepared: Prepared, *values: Values) -> Sequence[Sequence[Any]]:
         """Execute a prepared statement for each of the values and return the rows of all of them."""
         first = values[0] if values else NO_VALUES
+        if len(values) > 1 and self.on_postgres and prepared.takes_row_sets:
+            return prepared.row_set(first).execute(self.connection, values).all()
         if self._driver is None:
             return self.execute(prepared.statement, values if len(values) > 1 else first).all()
         return fetch(self._driver, prepared.form(self.connection.dialect, first), values or [first])
@@ -96,9 +111,12 @@ class Tx:
         """Execute a prepared statement for each of the values and return the number of changed rows."""
         if not values:
             return 0
+        first, *more = values
+        if more and self.on_postgres and prepared.takes_row_sets:
+            return prepared.row_set(first).execute(self.connection, values).rowcount
         if self._driver is None:
             return self.execute(prepared.statement, list(values)).rowcount
-        return execute(self._driver, prepared.form(self.connection.dialect, values[0]), values)
+        return execute(self._driver, prepared.form(self.connection.dialect, first), values)
 
     @contextmanager
     def savepoint(self) -> Generator[None]:
@@ -157,6 +175,7 @@ class Tx:
         if self.on_postgres:  # On SQLite a writer waits before it begins.
             latest = self._clock(self.connection)
             self._now = latest if self._now is None else max(self._now, latest)
+            self._read_at_s = self.ambient.monotonic()
 
     def hold(self, number: int, *, shared: bool = False) -> None:
         """Hold the advisory lock of that number until the transaction ends, alone or shared.
@@ -185,6 +204,7 @@ class State:
         self._reading = engine.execution_options(qo_reads=True, **snapshot)
         self.ambient = ambient
         self._clock = clock or database_clock
+        self._last_read: tuple[datetime, float] | None = None  # See ``Tx.time_read``.
         # SQLite has waiting writers poll; threads of one process queue up here instead, which is fair and faster.
         self._turn = threading.Lock() if engine.dialect.name == "sqlite" else None
         self._path = engine.url.database if engine.dialect.name == "sqlite" else None
@@ -207,17 +227,29 @@ class State:
         """Open a transaction that sees one snapshot; it is rolled back at the end of the block."""
         self._require_file()
         with _translate_errors(), self._reading.connect() as connection, connection.begin() as transaction:
-            yield Tx(connection, self._clock, self.ambient)
+            tx = Tx(connection, self._clock, self.ambient)
+            yield tx
             transaction.rollback()
+        self._last_read = tx.time_read or self._last_read
 
     def now(self) -> datetime | None:
         """Return the time if that needs no round trip, else None: read it in a transaction."""
-        if self._path is None or self._clock is not database_clock:
+        if self._clock is not database_clock:
             return None
+        if self._path is None:
+            return self._time_since_last_read()
         with _translate_errors(), closing(self.engine.raw_connection()) as connection:
             driver = connection.driver_connection
             assert isinstance(driver, sqlite3.Connection)
             return _sqlite_clock(driver)  # Reads nothing of the file.
+
+    def _time_since_last_read(self) -> datetime | None:
+        """Return the time that a transaction has read a moment ago, and what has passed since."""
+        if self._last_read is None:
+            return None
+        now, read_at_s = self._last_read
+        passed_s = self.ambient.monotonic() - read_at_s
+        return now + timedelta(seconds=passed_s) if 0 <= passed_s < TIME_KEPT_S else None
 
     def close(self) -> None:
         self.engine.dispose()
@@ -228,6 +260,7 @@ class State:
         with _translate_errors(), self.engine.begin() as connection:
             tx = Tx(connection, self._clock, self.ambient)
             yield tx
+        self._last_read = tx.time_read or self._last_read
         if tx.is_durable and self._path is not None:
             sqlite_file.flush_log(Path(self._path))
 

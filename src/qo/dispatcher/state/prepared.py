@@ -2,22 +2,23 @@
 
 SQLAlchemy needs ten times as long for a small statement as SQLite itself: it looks up the compiled text, binds values
 and wraps rows. On SQLite, a ``Prepared`` statement is therefore compiled once and then goes to the driver as text,
-with the same conversion of values in both directions. On PostgreSQL, where the network takes longest, SQLAlchemy
-executes it as any other.
+with the same conversion of values in both directions. On PostgreSQL, where round trips take longest, SQLAlchemy
+executes it as any other, and many rows go with one statement (``row_sets``).
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.sql.compiler import SQLCompiler
 
-Values = Mapping[str, Any]
+from qo.dispatcher.state.row_sets import RowSet, Values, compile_row_set, is_row_set
+
 NO_VALUES: Values = {}
 
 _Converter = Callable[[Any], Any] | None
@@ -83,6 +84,8 @@ class Prepared:
     def __init__(self, statement: sa.Executable) -> None:
         self.statement = statement
         self._forms: dict[tuple[str, ...], Form] = {}
+        self._row_sets: dict[tuple[str, ...], RowSet] = {}
+        self.takes_row_sets = is_row_set(statement)
 
     def form(self, dialect: sa.Dialect, values: Values) -> Form:
         """Return the form for SQLite. Raises ValueError if a value is missing."""
@@ -91,6 +94,14 @@ class Prepared:
         if form is None:
             form = self._forms[names] = _compile(self.statement, dialect, names)
         return form
+
+    def row_set(self, values: Values) -> RowSet:
+        """Return the form for many rows with these names, on PostgreSQL."""
+        names = tuple(values)
+        row_set = self._row_sets.get(names)
+        if row_set is None:
+            row_set = self._row_sets[names] = compile_row_set(self.statement, names)
+        return row_set
 
 
 def execute(driver: sqlite3.Connection, form: Form, values: Sequence[Values]) -> int:

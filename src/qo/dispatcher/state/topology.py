@@ -28,6 +28,10 @@ LOCK = 0x716F746F  # "qoto": no other lock in the database has this number.
 
 # Building a statement takes longer than executing it, so these are built once.
 _EPOCH = Prepared(sa.select(schema.topology.c.epoch).where(schema.topology.c.id == 1))
+# With the time, which almost every transaction needs: one round trip less.
+_EPOCH_AND_TIME = Prepared(
+    sa.select(schema.topology.c.epoch, sa.func.clock_timestamp()).where(schema.topology.c.id == 1)
+)
 _IS_LIVE = schema.dag_versions.c.status.in_(sorted(LIVE))
 _JOBS = (
     sa.select(schema.jobs, schema.dag_versions.c.number, schema.dag_versions.c.status)
@@ -102,9 +106,11 @@ def bump(tx: Tx) -> int:
 
 def _epoch(tx: Tx) -> int:
     # A separate statement, so that it sees what was committed while the transaction waited for the lock.
-    rows = tx.rows(_EPOCH)
+    rows = tx.rows(_EPOCH_AND_TIME if tx.on_postgres else _EPOCH)
     if not rows:
         raise Unavailable("the state database has not been set up: run qo db upgrade")
+    if tx.on_postgres:
+        tx.offer_now(rows[0][1])
     return int(rows[0][0])
 
 

@@ -1,0 +1,229 @@
+"""How many tasks go from their event to their commit in a second, with everything as it is for real.
+
+Dispatchers and workers are processes and talk over HTTP; PostgreSQL waits for the disk at every commit; wake-ups go
+through a queue in a local store. Beside it, what the machine itself can do: transactions that write the same rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from bench.dispatcher.ground import DURABLE
+from bench.dispatcher.limit import transactions_per_s
+from bench.harness import Family, Result, Target, result
+from bench.lab import TESTS
+from bench.process import ROOT
+
+if TYPE_CHECKING:
+    from support.dispatcher.sites import Site
+    from support.servers.postgres import PostgresServer
+
+assert TESTS
+
+TASKS = 1_500
+WARM_UP = 200
+EMITTED = 250  # Partitions of one call.
+WORKERS = 2
+SLOTS = 16  # Of each worker.
+ROUNDS = 3
+WITHIN_S = 240.0
+HOW = {
+    "postgres": "PostgreSQL on loopback, fsync and synchronous_commit on",
+    "sqlite": "SQLite, WAL, every commit on the disk (QO_STATE_DURABLE)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One measured flood of tasks."""
+
+    per_s: float
+    cpu_ms: Mapping[str, float]  # A task's, by kind of process.
+    transactions: float | None  # A task's; None on SQLite.
+
+
+@contextmanager
+def durable_postgres() -> Iterator[PostgresServer]:
+    from support.servers.postgres import start_postgres
+
+    with tempfile.TemporaryDirectory(prefix="qo-bench-") as directory:
+        server = start_postgres(Path(directory), DURABLE)
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def _pipeline() -> str:
+    from support.dispatcher import sites
+
+    return sites.pipeline(sites.job("work", operator="copy") | {"operator": "bench.dispatcher.nothing:run"})
+
+
+@asynccontextmanager
+async def _site(url: str, dispatchers: int) -> AsyncIterator[tuple[Site, dict[str, list[int]]]]:
+    """Processes at work, and their ids by kind."""
+    from support.dispatcher.sites import Site
+
+    settings = {
+        "QO_CONCURRENCY": str(SLOTS),
+        "QO_DISPATCHER_TICK_MS": "200",
+        "QO_DISPATCHER_RECONCILE_S": "30",
+        "QO_STATE_DURABLE": "true",
+        "QO_PRESSURE_DEPTH": "100000",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), TESTS]),
+        "QO_HEARTBEAT_S": "5",
+        "QO_MONITOR_CHECK_INTERVAL_S": "30",
+    }
+    pids: dict[str, list[int]] = {"dispatcher": [], "worker": []}
+    with tempfile.TemporaryDirectory(prefix="qo-bench-") as directory:
+        site = Site(Path(directory), url.format(directory=directory), settings)
+        async with AsyncExitStack() as stack:
+            for number in range(dispatchers):
+                process = await stack.enter_async_context(site.dispatcher(number))
+                pids["dispatcher"].append(process.process.pid)
+            await site.deploy(_pipeline())
+            for number in range(WORKERS):
+                worker = site.worker(f"w{number}", number % dispatchers)
+                pids["worker"].append((await stack.enter_async_context(worker)).process.pid)
+            yield site, pids
+        await site.close()
+
+
+async def _flood(site: Site, name: str, count: int) -> float:
+    """Announce so many partitions, and return the seconds until all their tasks were completed."""
+    began_s = time.perf_counter()
+    done = count + (WARM_UP if name != "warm" else 0)
+
+    async def announce() -> None:
+        for low in range(0, count, EMITTED):
+            await site.emit(*(f"{name}{number}" for number in range(low, min(low + EMITTED, count))))
+
+    announcing = asyncio.create_task(announce())
+    deadline_s = began_s + WITHIN_S
+    while await asyncio.to_thread(_completed, site) < done:
+        if time.perf_counter() > deadline_s:
+            raise TimeoutError(f"{done} tasks were not completed within {WITHIN_S:g} s")
+        await asyncio.sleep(0.05)
+    await announcing
+    return time.perf_counter() - began_s
+
+
+def _completed(site: Site) -> int:
+    import sqlalchemy as sa
+
+    from qo.dispatcher.state import schema
+
+    with site.state.read() as tx:
+        return int(tx.value(sa.select(sa.func.count()).where(schema.tasks.c.status == "completed")))
+
+
+async def _measured(url: str, dispatchers: int, server: PostgresServer | None) -> Run:
+    async with _site(url, dispatchers) as (site, pids):
+        await _flood(site, "warm", WARM_UP)
+        every = pids | ({"postgres": _descendants(server.process.pid)} if server is not None else {})
+        cpu_s = {kind: _cpu_s(of_kind) for kind, of_kind in every.items()}
+        transactions = _transactions(url) if server is not None else 0
+        seconds = await _flood(site, "p", TASKS)
+        if server is not None:
+            every["postgres"] = _descendants(server.process.pid)
+        used = {kind: 1000 * (_cpu_s(of_kind) - cpu_s[kind]) / TASKS for kind, of_kind in every.items()}
+        did = (_transactions(url) - transactions) / TASKS if server is not None else None
+    return Run(TASKS / seconds, {kind: round(each, 2) for kind, each in used.items()}, did)
+
+
+def _transactions(url: str) -> int:
+    with psycopg.connect(url) as connection:
+        query = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+        row = connection.execute(query).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _cpu_s(pids: Sequence[int]) -> float:
+    """Seconds of CPU that these processes have used, as far as they still run."""
+    ticks = 0
+    for pid in pids:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        ticks += sum(map(int, fields[11:15]))  # Its own, and those of children that have ended.
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _descendants(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(each for child in children for each in _descendants(int(child)))]
+
+
+def _median(runs: Sequence[Run]) -> float:
+    return statistics.median(each.per_s for each in runs)
+
+
+def _shown(runs: Sequence[Run]) -> dict[str, Any]:
+    middle = sorted(runs, key=lambda each: each.per_s)[len(runs) // 2]
+    return {
+        "of": [each.per_s for each in runs],
+        "cpu_ms_each": dict(middle.cpu_ms),
+        "transactions_each": middle.transactions,
+        "tasks": TASKS,
+        "workers": WORKERS,
+        "slots": SLOTS,
+        "rounds": ROUNDS,
+        "queue": "in a local store",
+    }
+
+
+def measure() -> Iterator[Result]:
+    with durable_postgres() as server:
+        one: list[Run] = []
+        two: list[Run] = []
+        limits: list[float] = []
+        for _ in range(ROUNDS):  # By turns: a slow moment of the machine hits every side.
+            one.append(asyncio.run(_measured(server.make_database(), 1, server)))
+            two.append(asyncio.run(_measured(server.make_database(), 2, server)))
+            limits.append(transactions_per_s(server.make_database()))
+    sqlite = [asyncio.run(_measured("sqlite:{directory}/.qo/state.db", 1, None)) for _ in range(ROUNDS)]
+    limit, note = statistics.median(limits), "baseline: the same rows by bare transactions"
+    for number, runs, bound in ((1, one, 250.0), (2, two, 400.0)):
+        yield result(
+            f"tasks_per_s_postgres_{number}",
+            _median(runs),
+            "tasks/s",
+            baseline=limit,
+            baseline_of=limits,
+            target=Target("value", ">=", bound),
+            dispatchers=number,
+            database=HOW["postgres"],
+            note=note,
+            **_shown(runs),
+        )
+    yield result("tasks_per_s_sqlite_1", _median(sqlite), "tasks/s", database=HOW["sqlite"], **_shown(sqlite))
+    yield result(
+        "second_dispatcher_gain",
+        _median(two) / _median(one),
+        "times",
+        target=Target("value", ">=", 1.6),
+        cores=os.cpu_count(),
+        note="dispatchers, workers and PostgreSQL share all cores",
+    )
+
+
+FAMILIES = [
+    Family(
+        ["tasks_per_s_postgres_1", "tasks_per_s_postgres_2", "tasks_per_s_sqlite_1", "second_dispatcher_gain"],
+        measure,
+    )
+]
