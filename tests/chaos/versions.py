@@ -62,10 +62,8 @@ def read_directory(directory: Path) -> Histories:
     if not path.exists():
         return {}
     query = """
-        SELECT key, body, modified / 1e6 FROM (
-            SELECT key, version, body, modified FROM heads UNION ALL
-            SELECT key, version, body, modified FROM archive
-        ) WHERE substr(key, 1, ?) = ? AND body IS NOT NULL ORDER BY version
+        SELECT key, body, modified / 1e6 FROM versions
+        WHERE substr(key, 1, ?) = ? AND body IS NOT NULL ORDER BY version
     """
     with contextlib.closing(sqlite3.connect(path)) as connection:
         return _by_key(connection.execute(query, (len(keys.TASKS), keys.TASKS)))

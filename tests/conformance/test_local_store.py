@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qo.errors import ConfigError, PreconditionFailed, QoError, Unavailable, UsageError
-from qo.store import sqlite_file
+from qo.store import sqlite_file, sqlite_schema
 from qo.store.local import LocalStore
 from qo.store.memory import MemoryStore
 from qo.store.port import Deletion, ObjectStore
@@ -339,7 +339,7 @@ async def test_forgotten_prefixes_keep_neither_versions_nor_markers(tmp_path: Pa
         assert list(await store.versions("ready/a")) == list(await store.versions("workers/w")) == []
         (rows,) = (
             connection_of(store)
-            .execute("SELECT (SELECT count(*) FROM heads) + (SELECT count(*) FROM archive)")
+            .execute("SELECT (SELECT count(*) FROM heads) + (SELECT count(*) FROM versions)")
             .fetchone()
         )
         assert rows == 0
@@ -399,7 +399,7 @@ async def test_a_store_of_a_newer_qo_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await store.put("a", b"one")
     with closing(sqlite3.connect(tmp_path / sqlite_file.FILE)) as newer:
-        newer.execute(f"PRAGMA user_version = {sqlite_file.SCHEMA_VERSION + 1}")
+        newer.execute(f"PRAGMA user_version = {sqlite_schema.SCHEMA_VERSION + 1}")
     with pytest.raises(ConfigError, match="upgrade qo"):
         await LocalStore.open(tmp_path)
 

@@ -63,7 +63,7 @@ class LocalStore:
         Raises ConfigError if ``path`` cannot hold a store, or holds one of a newer qo.
         """
         clock = Clock()
-        connection = await asyncio.to_thread(connect, path, durable=durable)
+        connection = await asyncio.to_thread(connect, path, durable=durable, forget=forget)
         objects = SqliteObjects(connection, clock, forget)
         return cls(SqliteThread(objects, Checkpoints(path), f"the store in {path}"), clock)
 

@@ -1,4 +1,4 @@
-"""The SQLite file of a local store: its form, and how it is opened by many processes at a time."""
+"""The SQLite file of a local store, and how it is opened by many processes at a time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 from qo.errors import ConfigError, Unavailable
-from qo.store import private
+from qo.store import private, sqlite_schema
+from qo.store.sqlite_schema import SCHEMA_VERSION
 
 FILE = "store.db"
-SCHEMA_VERSION = 1  # Raised when an older qo could no longer read or write the file correctly.
 
 # Other processes write in bursts of milliseconds, so a longer wait means that something is broken.
 BUSY_S_MAX = 30.0
@@ -22,38 +22,10 @@ LOG_PAGES_MAX = 32_000
 CACHE_KIB = 65_536
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
-# ``heads`` has the latest version of each key, ``archive`` the versions before, each naming the one before itself.
-# A version without ETag and body is a delete marker. ``modified`` is in microseconds since 1970.
-_SCHEMA = (
-    """
-    CREATE TABLE heads (
-        id INTEGER PRIMARY KEY,
-        key TEXT NOT NULL UNIQUE,
-        version INTEGER NOT NULL,
-        previous INTEGER,
-        etag TEXT,
-        modified INTEGER NOT NULL,
-        body BLOB
-    )
-    """,
-    """
-    CREATE TABLE archive (
-        version INTEGER PRIMARY KEY,
-        previous INTEGER,
-        key TEXT NOT NULL,
-        etag TEXT,
-        modified INTEGER NOT NULL,
-        body BLOB
-    )
-    """,
-    "CREATE TABLE counter (last_version INTEGER NOT NULL)",
-    "INSERT INTO counter VALUES (0)",
-    f"PRAGMA user_version = {SCHEMA_VERSION}",
-)
 
-
-def connect(path: Path, *, durable: bool) -> sqlite3.Connection:
-    """Connect to the file in the directory ``path``; both are created if need be.
+def connect(path: Path, *, durable: bool, forget: tuple[str, ...] = ()) -> sqlite3.Connection:
+    """Connect to the file in the directory ``path``; both are created if need be. A file of an earlier qo is converted;
+    of keys that begin with one of ``forget`` it keeps no history.
 
     Raises ConfigError if that cannot be a store (the message says why), Unavailable if other processes keep the
     file locked, or the disk is full or fails. The connection may be used by one thread at a time, not necessarily
@@ -62,7 +34,7 @@ def connect(path: Path, *, durable: bool) -> sqlite3.Connection:
     deadline = time.monotonic() + BUSY_S_MAX
     while True:
         try:
-            return _connect(path, durable)
+            return _connect(path, durable, forget)
         except OSError as error:
             if error.errno in _NO_ROOM:
                 raise _disk_failed(path, error) from error
@@ -78,20 +50,20 @@ def connect(path: Path, *, durable: bool) -> sqlite3.Connection:
         time.sleep(0.01)
 
 
-def _connect(path: Path, durable: bool) -> sqlite3.Connection:
+def _connect(path: Path, durable: bool, forget: tuple[str, ...]) -> sqlite3.Connection:
     private.make_directory(path)
     if not private.create_file(path / FILE):
         private.close_to_others(private.of_database(path / FILE))
     connection = sqlite3.connect(path / FILE, timeout=BUSY_S_MAX, isolation_level=None, check_same_thread=False)
     try:
-        _prepare(connection, path, durable)
+        _prepare(connection, path, durable, forget)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, durable: bool) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, durable: bool, forget: tuple[str, ...]) -> None:
     connection.execute("BEGIN")
     _schema_version(connection, path)  # Whatever is not ours stays untouched.
     connection.execute("COMMIT")
@@ -102,9 +74,13 @@ def _prepare(connection: sqlite3.Connection, path: Path, durable: bool) -> None:
     connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES_MAX}")
     connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     connection.execute("BEGIN IMMEDIATE")  # Fails now, rather than at the first write, if the file is read-only.
-    if _schema_version(connection, path) == 0:
-        for statement in _SCHEMA:
-            connection.execute(statement)
+    match _schema_version(connection, path):
+        case 0:
+            sqlite_schema.create(connection)
+        case 1:
+            sqlite_schema.upgrade(connection, forget)
+        case _:
+            pass
     connection.execute("COMMIT")
 
 

@@ -1,8 +1,9 @@
 """Versioned objects in one SQLite file. All operations are synchronous, for the thread that owns the file.
 
-``heads`` has one row per key: its latest version, which is a delete marker if it has no ETag. ``archive`` has the older
-versions, each with the number of its predecessor. So writing a key again touches its row and the end of the archive,
-but no index: half as many pages as one indexed table of all versions would.
+``heads`` has one row per key: its latest version, which is a delete marker if it has no ETag. ``versions`` has the body
+of every version, in the order in which they were written, each with the number of its predecessor. So writing a key
+again appends one row and changes a short one in place; nothing is copied or moved. Where no history is kept, the body
+is in the head, and there is nothing else.
 """
 
 from __future__ import annotations
@@ -35,59 +36,66 @@ _CHANGED = "has changed since it was read"
 _LAST_VERSION = "SELECT last_version FROM counter"
 _SET_LAST_VERSION = "UPDATE counter SET last_version = ?"
 
-_GET = "SELECT body, etag, version FROM heads WHERE key = ? AND body IS NOT NULL"
-_GET_IF_CHANGED = """
-    SELECT CASE WHEN etag = ?2 THEN NULL ELSE body END, etag, version FROM heads
-    WHERE key = ?1 AND body IS NOT NULL
+_BODY = "CASE WHEN heads.body IS NULL THEN versions.body ELSE heads.body END"
+_GET = f"""
+    SELECT {_BODY}, heads.etag, heads.version FROM heads LEFT JOIN versions ON versions.version = heads.version
+    WHERE heads.key = ? AND heads.etag IS NOT NULL
+"""
+_GET_IF_CHANGED = f"""
+    SELECT CASE WHEN heads.etag = ?2 THEN NULL ELSE {_BODY} END, heads.etag, heads.version
+    FROM heads LEFT JOIN versions ON versions.version = heads.version
+    WHERE heads.key = ?1 AND heads.etag IS NOT NULL
 """
 _GET_VERSION = """
     SELECT body, etag, version FROM heads WHERE key = ?1 AND version = ?2 AND body IS NOT NULL
     UNION ALL
-    SELECT body, etag, version FROM archive WHERE key = ?1 AND version = ?2 AND body IS NOT NULL
+    SELECT body, etag, version FROM versions WHERE key = ?1 AND version = ?2 AND body IS NOT NULL
 """
 _LIST_FROM, _LIST_AFTER = (
     f"""
-    SELECT key, etag, length(body), modified FROM heads
-    WHERE key {bound} ? AND body IS NOT NULL ORDER BY key LIMIT ?
+    SELECT key, etag, size, modified FROM heads
+    WHERE key {bound} ? AND etag IS NOT NULL ORDER BY key LIMIT ?
     """
     for bound in (">=", ">")
 )
 _KEYS_FROM = "SELECT key FROM heads WHERE key >= ? ORDER BY key LIMIT ?"
 _VERSIONS = """
     WITH RECURSIVE chain AS (
-        SELECT version, previous, etag, length(body) AS size, modified FROM heads WHERE key = ?
+        SELECT heads.version, versions.previous, heads.etag, heads.size, heads.modified
+        FROM heads LEFT JOIN versions ON versions.version = heads.version WHERE heads.key = ?
         UNION ALL
-        SELECT archive.version, archive.previous, archive.etag, length(archive.body), archive.modified
-        FROM chain JOIN archive ON archive.version = chain.previous
+        SELECT versions.version, versions.previous, versions.etag, length(versions.body), versions.modified
+        FROM chain JOIN versions ON versions.version = chain.previous
     )
     SELECT version, etag, size, modified FROM chain
 """
 
-_ETAG = "SELECT etag FROM heads WHERE key = ? AND etag IS NOT NULL"
+_HEAD = "SELECT etag, version FROM heads WHERE key = ?"
 _ADD_HEAD = """
-    INSERT INTO heads (version, etag, modified, body, key) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+    INSERT INTO heads (version, etag, size, modified, body, key) VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT (key) DO NOTHING
 """
-_SET_HEAD = """
-    UPDATE heads SET previous = version, version = ?, etag = ?, modified = ?, body = ? WHERE key = ?
+_PUT_HEAD = """
+    INSERT INTO heads (version, etag, size, modified, body, key) VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT (key) DO UPDATE SET version = excluded.version, etag = excluded.etag, size = excluded.size,
+        modified = excluded.modified, body = excluded.body
 """
-_ARCHIVE_HEAD = """
-    INSERT INTO archive (version, previous, key, etag, modified, body)
-    SELECT version, previous, key, etag, modified, body FROM heads WHERE key = ? AND (? OR etag IS ?)
-"""
-_OVERWRITE_HEAD = """
-    UPDATE heads SET previous = NULL, version = ?, etag = ?, modified = ?, body = ?
-    WHERE key = ? AND (? OR etag IS ?)
+_SET_HEAD = "UPDATE heads SET version = ?, etag = ?, size = ?, modified = ?, body = ? WHERE key = ?"
+_SET_HEAD_IF = f"{_SET_HEAD} AND etag IS ?"
+_ADD_VERSION = "INSERT INTO versions (version, previous, etag, modified, body, key) VALUES (?, ?, ?, ?, ?, ?)"
+_ADD_VERSION_IF = """
+    INSERT INTO versions (version, etag, modified, body, previous, key)
+    SELECT ?, ?, ?, ?, version, key FROM heads WHERE key = ? AND etag = ?
 """
 _RESTORE_HEAD = """
-    UPDATE heads SET (version, previous, etag, modified, body) =
-        (SELECT version, previous, etag, modified, body FROM archive WHERE archive.version = heads.previous)
+    UPDATE heads SET (version, etag, size, modified, body) =
+        (SELECT version, etag, ifnull(length(body), 0), modified, NULL FROM versions WHERE versions.version = ?)
     WHERE key = ?
 """
 _DROP_HEAD = "DELETE FROM heads WHERE key = ?"
 _DROP_HEAD_IF = "DELETE FROM heads WHERE key = ? AND etag = ?"
-_DROP_ARCHIVED = "DELETE FROM archive WHERE version = ?"
-_RELINK_HEAD = "UPDATE heads SET previous = ? WHERE version = ? AND key = ?"
-_RELINK_ARCHIVED = "UPDATE archive SET previous = ? WHERE version = ? AND key = ?"
+_DROP_VERSION = "DELETE FROM versions WHERE version = ?"
+_RELINK = "UPDATE versions SET previous = ? WHERE version = ?"
 
 
 def _instant(microseconds: int) -> datetime:
@@ -144,39 +152,50 @@ class SqliteObjects:
 
     def put(self, key: str, body: bytes, if_match: str | None, if_absent: bool) -> PutResult:
         etag = etag_of(body)
-        keeps_no_history = key.startswith(self._forget)
         version = self._last_version + 1
-        row = (version, etag, self._modified, body, key)
-        # The statements that write check the conditions too: a query before them would cost a quarter more.
-        if if_match is not None or not self._changed(_ADD_HEAD, row):
-            # There is a head, or there has to be one. If the key has to be free, that is a delete marker, whose
-            # ETag is NULL.
-            expected = (if_match is None and not if_absent, if_match)
-            if keeps_no_history:
-                replaced = self._changed(_OVERWRITE_HEAD, (*row, *expected))
-            else:
-                replaced = self._changed(_ARCHIVE_HEAD, (key, *expected)) and self._changed(_SET_HEAD, row)
-            if not replaced:
-                raise PreconditionFailed(f"{key} {'exists already' if if_absent else _CHANGED}")
+        if key.startswith(self._forget):
+            self._put_without_history((version, etag, len(body), self._modified, body, key), if_match, if_absent)
+            self._last_version = version
+            return PutResult(etag, None)  # Where none are kept, none can be named.
+        row = (version, etag, len(body), self._modified, None, key)
+        # The statements that write check the condition too: a query before them would cost a quarter more.
+        if if_match is not None:
+            if not self._changed(_ADD_VERSION_IF, (version, etag, self._modified, body, key, if_match)):
+                raise PreconditionFailed(f"{key} {_CHANGED}")
+            self._execute(_SET_HEAD, row)
+        else:
+            previous = None
+            if not self._changed(_ADD_HEAD, row):
+                current, previous = self._execute(_HEAD, (key,)).fetchone()
+                if if_absent and current is not None:
+                    raise PreconditionFailed(f"{key} exists already")
+                self._execute(_SET_HEAD, row)
+            self._execute(_ADD_VERSION, (version, previous, etag, self._modified, body, key))
         self._last_version = version
-        return PutResult(
-            etag, None if keeps_no_history else str(version)
-        )  # Where none are kept, none can be named.
+        return PutResult(etag, str(version))
+
+    def _put_without_history(self, row: tuple[object, ...], if_match: str | None, if_absent: bool) -> None:
+        key = row[-1]
+        if if_match is not None:
+            if not self._changed(_SET_HEAD_IF, (*row, if_match)):
+                raise PreconditionFailed(f"{key} {_CHANGED}")
+        elif not if_absent:
+            self._execute(_PUT_HEAD, row)
+        elif not self._changed(_ADD_HEAD, row) and not self._changed(_SET_HEAD_IF, (*row, None)):
+            raise PreconditionFailed(f"{key} exists already")
 
     def delete(self, key: str, if_match: str | None) -> None:
-        keeps_no_history = key.startswith(self._forget)
-        if not keeps_no_history or if_match is not None:
-            current = self._execute(_ETAG, (key,)).fetchone()
-            if current is None:
-                return
-            if if_match not in (None, current[0]):
-                raise PreconditionFailed(f"{key} {_CHANGED}")
-        if keeps_no_history:
+        current, version = self._execute(_HEAD, (key,)).fetchone() or (None, None)
+        if current is None:
+            return
+        if if_match not in (None, current):
+            raise PreconditionFailed(f"{key} {_CHANGED}")
+        if key.startswith(self._forget):
             self._execute(_DROP_HEAD, (key,))
         else:
             self._last_version += 1
-            self._execute(_ARCHIVE_HEAD, (key, True, None))
-            self._execute(_SET_HEAD, (self._last_version, None, self._modified, None, key))
+            self._execute(_ADD_VERSION, (self._last_version, version, None, self._modified, None, key))
+            self._execute(_SET_HEAD, (self._last_version, None, 0, self._modified, None, key))
 
     def delete_many(self, deletions: Sequence[Deletion]) -> None:
         for key, version, etag in deletions:
@@ -225,11 +244,9 @@ class SqliteObjects:
         place = chain.index(version)
         before = chain[place + 1] if place + 1 < len(chain) else None
         if place > 0:
-            relink = _RELINK_HEAD if place == 1 else _RELINK_ARCHIVED
-            self._execute(relink, (before, chain[place - 1], key))
-            self._execute(_DROP_ARCHIVED, (version,))
+            self._execute(_RELINK, (before, chain[place - 1]))
         elif before is not None:
-            self._execute(_RESTORE_HEAD, (key,))
-            self._execute(_DROP_ARCHIVED, (before,))
+            self._execute(_RESTORE_HEAD, (before, key))
         else:
             self._execute(_DROP_HEAD, (key,))
+        self._execute(_DROP_VERSION, (version,))
