@@ -21,6 +21,8 @@ class Step:
     # A file whose tests are all left out by their marks is no failure; a whole step is.
     may_be_empty: bool = False
     environment: Mapping[str, str] = field(default_factory=dict[str, str])  # Beside what is set already.
+    # At a low priority beside the steps that follow, which wait here and there; its output comes in the end.
+    in_background: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ def run_step(step: Step, *, quiet: bool = False) -> Result:
         name: value for name, value in os.environ.items() if name != "PYTHONPATH"
     }  # It led to this package.
     with subprocess.Popen(
-        step.command,
+        ("nice", *step.command) if step.in_background else step.command,
         env={**inherited, **step.environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

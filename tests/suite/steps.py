@@ -21,10 +21,11 @@ def list_steps(shuffle: int | None) -> list[Step]:
     """In this order. Spark by itself: a JVM that starts takes the time that others' leases run."""
     order = order_options(shuffle)
     return [
-        Step("lint", ("make", "--no-print-directory", "-j", "2", "-O", "code", "page", "browser")),
+        Step("setup", ("make", "--no-print-directory", "-j", "2", "-O", "ui", "browser")),
+        Step("lint", ("make", "--no-print-directory", "lint"), in_background=True),
         Step(
             "tests",
-            (*PYTEST, "-n", "4", *IN_FILES, *order, "-m", "not spark and not long", "--ignore", "tests/spark"),
+            (*PYTEST, "-n", "5", *IN_FILES, *order, "-m", "not spark and not long", "--ignore", "tests/spark"),
         ),
         Step("spark", (*PYTEST, "-n", "3", *IN_FILES, *order, "-m", "spark and not long", *SPARK_FOLDERS)),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,7 @@ def test_a_failing_step_does_not_keep_the_next_one_from_running_and_the_end_name
         return steps
 
     monkeypatch.setattr(program, "list_steps", fixed)
+    monkeypatch.setattr(program, "start_class_archive", lambda: None)
     monkeypatch.setattr(sys, "argv", ["suite", "--shuffle", "7"])
     assert program.main() == 1
     printed = capsys.readouterr().out
@@ -66,6 +68,22 @@ def test_every_long_test_is_in_a_part_of_what_is_proved() -> None:
     assert "tests/simulation" in list_proofs()[0].command
 
 
+def test_a_step_in_the_background_runs_beside_those_that_follow_and_is_shown_after_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Each of the two waits for the other."""
+    meet = "import sys, time; mine, other = map(__import__('pathlib').Path, sys.argv[1:]); mine.touch()\n"
+    meet += "while not other.exists(): time.sleep(0.01)\nprint('met', mine.name)"
+    paths = str(tmp_path / "lint"), str(tmp_path / "tests")
+    steps = [
+        Step("lint", (sys.executable, "-c", meet, *paths), in_background=True),
+        Step("tests", (sys.executable, "-c", meet, *reversed(paths))),
+    ]
+    assert all(each.ok for each in program.run_steps(steps))
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("met")]
+    assert shown == ["met tests", "met lint"]
+
+
 def test_the_environment_of_a_step_reaches_its_command() -> None:
     shown = Step(
         "shown", (sys.executable, "-c", "import os; print(os.environ['PROVE'])"), environment={"PROVE": "7"}
@@ -82,4 +100,4 @@ def test_an_order_follows_from_its_number_and_reaches_every_step_with_tests() ->
     assert order_options(None) == ()
     wanted = set(order_options(7))
     assert "--randomly-seed=7" in wanted
-    assert [wanted <= set(each.command) for each in list_steps(7)] == [False, True, True]
+    assert [wanted <= set(each.command) for each in list_steps(7)] == [False, False, True, True]

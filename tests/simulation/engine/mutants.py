@@ -192,7 +192,7 @@ MUTANTS: dict[str, Mutant] = {
     "rebuild-at-once": Mutant("dispatcher", _rebuild_at_once),
     "record-before-submit": Mutant("queue", _record_before_submit),
     "keyless-follower": Mutant("queue", _keyless_follower),
-    "follower-recorded-first": Mutant("queue", _follower_recorded_first),
+    "follower-recorded-first": Mutant("queue", _follower_recorded_first, first=4),
     "lease-outlived": Mutant("shards", _lease_outlived),
     "owned-at-once": Mutant("shards", _owned_at_once),
     "purge-blindly": Mutant("purges", _purge_blindly),
