@@ -9,6 +9,7 @@ import os
 import resource
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -290,6 +291,35 @@ def test_one_store_serves_one_event_loop_after_another(tmp_path: Path) -> None:
     assert found is not None
     assert found.body == b"two"
     asyncio.run(store.close())
+
+
+def test_an_event_loop_that_ends_before_its_call_is_sent_does_not_hold_up_others(tmp_path: Path) -> None:
+    store = asyncio.run(LocalStore.open(tmp_path))
+    loop = asyncio.new_event_loop()
+    loop.call_soon(store.put, "a", b"one")
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    found = in_a_loop(lambda: store.get("a"))
+    assert found is not None
+    assert found.body == b"one"
+    asyncio.run(store.close())
+
+
+async def test_calls_that_are_made_together_share_a_transaction(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if they are made one by one over a busy moment of the event loop, in which the store could begin."""
+    batches: list[int] = []
+    run_batch = store._thread._run_batch
+    monkeypatch.setattr(store._thread, "_run_batch", lambda batch: batches.append(len(batch)) or run_batch(batch))
+
+    async def put(number: int) -> None:
+        time.sleep(0.02)  # noqa: ASYNC251 - the interpreter's lock is free meanwhile, as in a call of C code.
+        await store.put(f"{number}", b"x")
+
+    await asyncio.gather(*(put(number) for number in range(5)))
+    assert batches == [5]
 
 
 def test_one_store_serves_event_loops_of_several_threads_at_a_time(tmp_path: Path) -> None:

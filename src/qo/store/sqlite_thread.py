@@ -2,6 +2,10 @@
 
 Callers on any event loop submit operations. While the thread is busy, more of them queue up; it then takes all of them
 at once, so that they share the cost of a transaction and of waking threads.
+
+The thread is woken when the event loop has gone through what it had to do, not by the first operation. It needs the
+interpreter's lock between any two statements, and a busy event loop keeps that for milliseconds: woken early, the
+thread would take the file's write lock, for which other processes wait, and then wait for the event loop with it.
 """
 
 from __future__ import annotations
@@ -55,6 +59,8 @@ class SqliteThread:
         self._forks = _forks
         self._stopped = False
         self._waiting: list[_Request] = []
+        self._waker: asyncio.AbstractEventLoop | None = None  # The loop that is about to wake the thread.
+        self._is_woken = False
         # Reentrant, because the garbage collector may call ``stop`` at any moment in any thread.
         self._gate = threading.RLock()
         self._work = threading.Lock()  # Released when there are requests; acquired by the thread.
@@ -74,8 +80,7 @@ class SqliteThread:
             if self._stopped:
                 return
             self._stopped = True
-            if not self._waiting:
-                self._work.release()
+            self._wake()
 
     def join(self) -> None:
         self._thread.join()
@@ -83,21 +88,30 @@ class SqliteThread:
     def _submit(self, operation: Callable[..., Any], arguments: tuple[Any, ...], writing: bool) -> _Future:
         if self._forks != _forks:
             raise UsageError(f"{self._name} was opened before this process was forked: open it in the child")
-        future: _Future = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: _Future = loop.create_future()
         with self._gate:
             if self._stopped:
                 raise UsageError(f"{self._name} is closed")
             self._waiting.append((operation, arguments, writing, future))
-            if len(self._waiting) == 1:
-                self._work.release()
+            if self._waker is not loop:  # Another one may have been closed before it could.
+                self._waker = loop
+                loop.call_soon(self._wake)
         return future
+
+    def _wake(self) -> None:
+        with self._gate:
+            self._waker = None
+            if not self._is_woken:
+                self._is_woken = True
+                self._work.release()
 
     def _run(self) -> None:
         last = False
         while not last:
             self._work.acquire()
             with self._gate:
-                requests, self._waiting = self._waiting, []
+                requests, self._waiting, self._is_woken = self._waiting, [], False
                 last = self._stopped
             for start in range(0, len(requests), BATCH_MAX):
                 _settle(self._run_batch(requests[start : start + BATCH_MAX]))
