@@ -96,7 +96,13 @@ def _events(tx: Tx, source: LiveJob, reader: LiveJob, count: int) -> None:
     tx.insert(
         schema.tallies,
         [
-            {"dataset_id": of.outputs[0].dataset_id, "edition_id": edition, "outcome": outcome, "n": count}
+            {
+                "dataset_id": of.outputs[0].dataset_id,
+                "edition_id": edition,
+                "outcome": outcome,
+                "share": 0,
+                "n": count,
+            }
             for of, edition, outcome in tallies
         ],
     )
@@ -143,6 +149,6 @@ def _data(tx: Tx, source: LiveJob, reader: LiveJob, count: int) -> None:
         common = {**_of(job), **_where(), "rows": "10", "bytes": "100", "task_id": maker, "committed_at": _at(tx)}
         _insert(tx, schema.commits, count, {**common, "attempt": "1"})
         _insert(tx, schema.partitions, count, {**common, "revision": f"i + {offset}"})
-        generations = schema.generations
+        generations = schema.generation_rows
         this = generations.c.id == job.outputs[0].generation_id
         tx.execute(sa.update(generations).where(this).values(partitions=count, rows=10 * count, bytes=100 * count))

@@ -17,11 +17,12 @@ from sqlalchemy import event
 from qo.api.contract.source import EmitAnswer
 from qo.api.contract.task import Claimed, ClaimRequest, EventBody
 from qo.dispatcher.attempts import claiming
+from qo.dispatcher.commits import dataset_columns
 from qo.dispatcher.engine.loops import invalidation, reaper, reconciler, release, router, source_monitor, sweeper
 from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.runtimes import in_process
 from qo.dispatcher.sources import emission
-from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state import commit_locks, schema, topology
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import operator_actions
 from qo.dispatcher.versions import cutover, pausing
@@ -169,11 +170,113 @@ def test_emissions_for_two_editions_and_for_one_of_them_do_not_wait_crosswise(
         both = threads.start(f"both{number}", lambda number=number: say(state, f"both{number}", "p"))
         assert counts.wait(WITHIN_S)
         one = threads.start(
-            "one", lambda number=number, of=edition: say(state, f"one{number}", "q", edition_id=of)
+            "one", lambda number=number, of=edition: say(state, f"one{number}", "p", edition_id=of)
         )
         threads.await_waiting(1)
         may_go.set()
         assert (both.result(WITHIN_S).accepted, one.result(WITHIN_S).accepted) == (2, 1)
+
+
+def test_commits_of_different_partitions_go_side_by_side(state: State, threads: Threads) -> None:
+    """Emissions, claims and completions of one dataset, while another transaction has all but committed its own."""
+    clean = live(deployed(state, SHOP), "shop.clean")
+    say(state, "1", "p", "q", "r")
+    slow, quick, third = (partition_task(state, clean, each) for each in ("p", "q", "r"))
+    held, other = claimed(state, slow), claimed(state, quick)
+    at_its_end, may_go = threads.stop_after("slow", "INTO tallies")
+    announces, emitted = threads.stop_after("emit", "INTO tallies")
+    first = threads.start("slow", lambda: succeed(state, held))
+    assert at_its_end.wait(WITHIN_S)
+    emission_ = threads.start("emit", lambda: say(state, "2", "s"))
+    assert announces.wait(WITHIN_S)
+    assert succeed(state, other).status == "completed"
+    assert claimed(state, third).attempt == 1
+    assert say(state, "3", "t").accepted == 1
+    assert not first.done()
+    may_go.set()
+    emitted.set()
+    assert first.result(WITHIN_S).status == "completed"
+    assert emission_.result(WITHIN_S).accepted == 1
+    with state.read() as tx:
+        sizes = {row.id: (row.partitions, row.rows) for row in tx.execute(sa.select(schema.generations))}
+    assert sizes[clean.outputs[0].generation_id] == (2, 20)
+
+
+def test_a_reader_of_the_whole_waits_for_earlier_revisions_and_keeps_no_later_ones_out(
+    state: State, threads: Threads
+) -> None:
+    clean = live(deployed(state, SHOP), "shop.clean")
+    generation = clean.outputs[0].generation_id
+    held, other = (claimed(state, partition_task(state, clean, each)) for each in ("p", "q"))
+    stands, may_go = threads.stop_after("slow", "INTO commits")
+    slow = threads.start("slow", lambda: succeed(state, held))
+    assert stands.wait(WITHIN_S)
+    succeed(state, other)  # It has a later revision, and is visible first.
+
+    def read() -> tuple[int | None, list[str]]:
+        with state.write() as tx:
+            upto = commit_locks.await_commits(tx, [generation])
+            commits = schema.commits
+            mine = sa.select(commits.c.partition_key).where(commits.c.generation_id == generation)
+            seen = tx.execute(mine.where(commits.c.revision <= upto).order_by(commits.c.partition_key))
+            return upto, list(seen.scalars())
+
+    settled = threads.start("reader", read)
+    threads.await_waiting(1)
+    may_go.set()
+    slow.result(WITHIN_S)
+    upto, seen = settled.result(WITHIN_S)
+    assert seen == ["p", "q"]
+    with state.write() as tx:
+        commit_locks.await_commits(tx, [generation])
+        late = claimed(state, partition_task(state, clean, "r"))
+        succeed(state, late)  # Beside the one who has settled.
+    with state.read() as tx:
+        last = tx.value(sa.select(schema.generations.c.revision).where(schema.generations.c.id == generation))
+    assert upto is not None
+    assert last > upto
+
+
+def test_a_partition_that_is_being_claimed_is_replaced_after_that(state: State, threads: Threads) -> None:
+    """So that its invalidation finds who has read the old one."""
+    shop = deployed(state, SHOP)
+    say(state, "1", "p")
+    task = partition_task(state, live(shop, "shop.clean"), "p")
+    change(state, lambda tx: woken(tx, task))
+    pins, may_go = threads.stop_after("claim", "INTO task_inputs")
+    asked = threads.start("claim", lambda: begun(state, task))
+    assert pins.wait(WITHIN_S)
+    again = threads.start("emit", lambda: say(state, "2", "p"))
+    threads.await_waiting(1)
+    may_go.set()
+    asked.result(WITHIN_S)
+    again.result(WITHIN_S)
+    assert invalidation.tick(state) == 1
+    table = schema.tasks
+    with state.read() as tx:
+        query = sa.select(sa.func.count()).where(table.c.job == "clean", table.c.invalidation_id.is_not(None))
+        assert tx.value(query) == 1
+
+
+def test_columns_that_two_add_at_once_are_all_kept(state: State, threads: Threads) -> None:
+    clean = live(
+        deployed(state, dag("shop", source("orders"), job("clean", reads="orders", drift="add"))), "shop.clean"
+    )
+    base, held, other = (claimed(state, partition_task(state, clean, each)) for each in ("o", "p", "q"))
+    succeed(state, base, columns=[{"name": "id", "type": "bigint"}])
+    columns = {name: [{"name": "id", "type": "bigint"}, {"name": name, "type": "string"}] for name in ("a", "b")}
+    stands, may_go = threads.stop_after("first", "INTO commits")
+    first = threads.start("first", lambda: succeed(state, held, columns=columns["a"], columns_seen=1))
+    assert stands.wait(WITHIN_S)
+    second = threads.start("second", lambda: succeed(state, other, columns=columns["b"], columns_seen=1))
+    threads.await_waiting(1)
+    may_go.set()
+    first.result(WITHIN_S)
+    second.result(WITHIN_S)
+    with state.read() as tx:
+        now = dataset_columns.as_of(tx, clean.outputs[0].generation_id)
+    assert now is not None
+    assert [each.name for each in now] == ["id", "a", "b"]
 
 
 def test_who_changes_the_topology_is_not_passed_by_those_that_share_it(state: State, threads: Threads) -> None:

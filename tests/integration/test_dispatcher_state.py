@@ -14,6 +14,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 
+from qo.dispatcher.commits import generation_sums
+from qo.dispatcher.commits.generation_sums import Sums
+from qo.dispatcher.events import tallies
 from qo.dispatcher.state import engines, migrations, scans, schema, topology
 from qo.dispatcher.state.database import State, Tx, database_clock, open_state
 from qo.dispatcher.state.upgrade import require, status, upgrade
@@ -85,7 +88,7 @@ def test_upgrading_twice_changes_nothing(empty: State) -> None:
 def test_an_upgrade_goes_on_from_where_an_older_one_stopped(empty: State) -> None:
     upgrade_to(empty, "0003")
     last = status(empty).head
-    assert status(empty).pending == ("0004", "0005", last)
+    assert status(empty).pending == ("0004", "0005", "0006", last)
     with pytest.raises(Refused, match=r"at step 0003.*qo db upgrade"):
         require(empty)
     assert upgrade(empty) == ("0003", last)
@@ -120,12 +123,36 @@ def test_an_upgrade_turns_the_sentences_that_code_once_selected_by_into_codes(em
             row = values | {"id": f"t{number}", "dedupe_key": str(number), "cancel_reason": reason}
             places = ", ".join(f":{name}" for name in row)
             tx.execute(sa.text(f"INSERT INTO tasks ({', '.join(row)}) VALUES ({places})"), row)
-    assert upgrade(empty) == ("0005", "0006")
+    assert upgrade(empty) == ("0005", status(empty).head)
     tasks = schema.tasks
     with empty.read() as tx:
         kept = {row.cancel_reason: row.cancel_code for row in tx.execute(sa.select(tasks))}
         deferred = scans.distinct(tx, scans.DEFERRED_EDITIONS)
     assert (kept, deferred) == (CANCELLED_BEFORE_CODES, ["x"])
+
+
+def test_an_upgrade_keeps_counts_and_sums_when_they_become_shares(empty: State) -> None:
+    upgrade_to(empty, "0006")
+    dataset = {"id": "d", "dag": "shop", "job": "clean", "output": 0, "created_at": "2026-01-01 00:00:00"}
+    generation = {"id": "g", "dataset_id": "d", "edition_id": "e", "config_hash": "c", "partitions": 3, "rows": 30}
+    generation |= {"created_at": "2026-01-01 00:00:00", "revision": 7}
+    tally = {"dataset_id": "d", "edition_id": "", "outcome": "pending", "n": 5}
+    with empty.write() as tx:
+        for table, row in (("datasets", dataset), ("generations", generation), ("tallies", tally)):
+            places = ", ".join(f":{name}" for name in row)
+            tx.execute(sa.text(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({places})"), row)
+    upgrade(empty)
+    added = Sums()
+    added.add_revision("g", 9)
+    added["g", "partitions"] = 1
+    with empty.write() as tx:
+        tallies.add(tx, {("d", "", "pending"): -2})
+        generation_sums.add(tx, added)
+    with empty.read() as tx:
+        assert tallies.counts(tx, "d") == {"": {"pending": 3}}
+        kept = tx.one(sa.select(schema.generations))
+    assert kept is not None
+    assert (kept["partitions"], kept["rows"], kept["revision"]) == (4, 30, 9)
 
 
 def upgrade_to(state: State, step: str) -> None:

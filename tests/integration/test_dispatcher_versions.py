@@ -36,7 +36,7 @@ def made(tx: Tx, of: LiveJob, *keys: str, status: str = "pending") -> None:
 
 
 def committed(tx: Tx, generation: str, **sums: Any) -> None:
-    table = schema.generations
+    table = schema.generation_rows
     tx.execute(sa.update(table).where(table.c.id == generation).values(**sums))
 
 

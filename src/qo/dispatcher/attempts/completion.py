@@ -23,11 +23,11 @@ from qo.core.pipeline.topology import Topology
 from qo.core.task import Status, Task
 from qo.dispatcher.attempts.running import own_events, producer
 from qo.dispatcher.commits import quality
-from qo.dispatcher.commits.commits import Entry, commit, hold
+from qo.dispatcher.commits.commits import Entry, commit, concerns_all
 from qo.dispatcher.commits.outputs import Output, Write, definition_of, outputs_of, required_code, validate_outputs
 from qo.dispatcher.events import event_log
 from qo.dispatcher.events.event_log import ProducedEvent
-from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state import commit_locks, schema, topology
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.loop_names import LoopName
 from qo.dispatcher.tasks.rows import Move, Row, load_all, move_all, require_row, task_of
@@ -109,10 +109,7 @@ def complete_all(tx: Tx, endings: Sequence[Ending], data_root: str | None = None
     requested = [
         _validate_ending(tx, live, require_row(rows, each.request.task_id), each, data_root) for each in endings
     ]
-    hold(
-        tx,
-        {output.generation_id for each in requested if each and each.success for output in each.success.outputs},
-    )
+    _lock_generations(tx, [each for each in requested if each is not None])
     ends = {each.row["id"]: _resolve_cursor_overlap(tx, each) for each in requested if each is not None}
     moved = dict(zip(ends, move_all(tx, [_move(each) for each in ends.values()]), strict=True))
     answers: list[CompleteAnswer] = []
@@ -123,6 +120,18 @@ def complete_all(tx: Tx, endings: Sequence[Ending], data_root: str | None = None
         answers.append(_answer(rows[each.request.task_id], repeated=True) if now is None else _answer(now.row))
     _commit_outputs(tx, list(ends.values()))
     return answers
+
+
+def _lock_generations(tx: Tx, ends: Sequence[_End]) -> None:
+    """Lock what is committed to: partitions side by side, anything else alone."""
+    alone: set[str] = set()
+    shared: set[str] = set()
+    for end in ends:
+        if end.success is not None:
+            # A range of cursors that others read, too, is compared with what all of them have committed.
+            whole = end.row["cursor"] is not None or any(map(concerns_all, end.success.writes))
+            (alone if whole else shared).update(each.generation_id for each in end.success.outputs)
+    commit_locks.acquire(tx, alone=alone, shared=shared)
 
 
 def _move(end: _End) -> Move:
@@ -200,7 +209,7 @@ def _late(row: Row, request: CompleteRequest) -> Task:
 def _resolve_cursor_overlap(tx: Tx, end: _End) -> _End:
     """Compare what the attempt read with what others have read of the same cursors meanwhile, and adapt its end.
 
-    The generations that it commits to are held.
+    The generations that it commits to are locked.
     """
     success = end.success
     if success is None:

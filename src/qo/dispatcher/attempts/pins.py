@@ -23,7 +23,7 @@ from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.commits import dataset_columns, pieces, removing
 from qo.dispatcher.commits.pieces import PIECES_MAX
 from qo.dispatcher.effects import external_effects
-from qo.dispatcher.state import schema
+from qo.dispatcher.state import commit_locks, schema
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.tasks.rows import Row
@@ -33,19 +33,21 @@ _commits, _inputs, _partitions = schema.commits, schema.task_inputs, schema.part
 _datasets = schema.datasets
 # Building a statement takes longer than executing it, so these are built once.
 _KEYS = sa.bindparam("keys", expanding=True, type_=sa.String)
-_LATEST = Prepared(sa.select(sa.func.max(_commits.c.revision)))
 _PINNED = Prepared(
     sa.select(_inputs, _datasets.c.dag, _datasets.c.job, _datasets.c.output)
     .join(_datasets, _datasets.c.id == _inputs.c.dataset_id)
     .where(_inputs.c.task_id.in_(sa.bindparam("ids", expanding=True)))
     .order_by(_inputs.c.task_id, _inputs.c.position)
 )
-_REVISIONS = Prepared(
-    sa.select(_partitions.c.partition_key, _partitions.c.revision).where(
-        _partitions.c.dataset_id == sa.bindparam("dataset"),
-        _partitions.c.generation_id == sa.bindparam("generation"),
-        _partitions.c.partition_key.in_(_KEYS),
-    )
+_SOME_REVISIONS = sa.select(_partitions.c.partition_key, _partitions.c.revision).where(
+    _partitions.c.dataset_id == sa.bindparam("dataset"),
+    _partitions.c.generation_id == sa.bindparam("generation"),
+    _partitions.c.partition_key.in_(_KEYS),
+)
+_REVISIONS = Prepared(_SOME_REVISIONS)
+# In the order in which commits lock them.
+_REVISIONS_LOCKED = Prepared(
+    _SOME_REVISIONS.order_by(sa.collate(_partitions.c.partition_key, "C")).with_for_update(read=True)
 )
 _COMMITTED = Prepared(
     sa.select(_commits)
@@ -91,12 +93,13 @@ def record(tx: Tx, readers: Sequence[Reader], topology: Topology) -> None:
         for each in reader.job.inputs
         if (generation := _generation(reader.row, each, topology)) is not None
     ]
-    _still(tx, {each.generation_id for each in readings})
-    [(latest,)] = tx.rows(_LATEST)
+    whole, by_partition = _split_whole(tx, readings)
+    # Before partitions are locked, because who commits may wait for one of them.
+    latest = commit_locks.await_latest(tx, {each.generation_id for each in whole}) if whole else None
     again = [each.row["id"] for each in readers if each.row["attempt"] > 1]
     if again:
         tx.execute(sa.delete(_inputs).where(_inputs.c.task_id.in_(again)))
-    revisions = _partition_revisions(tx, readings)
+    revisions = _partition_revisions(tx, by_partition, lock=True)
     tx.insert(_inputs, [_pin(tx, each, revisions, latest) for each in readings])
 
 
@@ -140,16 +143,18 @@ def _triggers(row: Row, each: PlannedInput) -> bool:
     return each.trigger and each.dataset_id == row["dataset_id"]
 
 
-def _still(tx: Tx, generations: set[str]) -> None:
-    """Let nothing be committed to them until the claim is written.
-
-    Otherwise who replaces a partition meanwhile would not find out that we have read the old one, and a commit
-    under way could appear below the revision that we take for the latest.
-    """
-    if generations and tx.on_postgres:
-        table = schema.generations
-        query = sa.select(table.c.id).where(table.c.id.in_(generations)).order_by(table.c.id)
-        tx.all(tx.lock(query, shared=True))
+def _split_whole(tx: Tx, readings: Sequence[_Reading]) -> tuple[list[_Reading], list[_Reading]]:
+    """Split readings into those of a generation as a whole, or of a range of it, and those of one partition."""
+    aside = [each for each in readings if not _triggers(each.reader.row, each.input)]
+    there = _partition_revisions(tx, aside, lock=False)
+    whole: list[_Reading] = []
+    by_partition: list[_Reading] = []
+    for each in readings:
+        key, triggers = each.reader.row["partition_key"], _triggers(each.reader.row, each.input)
+        # What is read aside is read whole if it has no partition of the task's name.
+        is_whole = key is None or not (triggers or (each.generation_id, key) in there)
+        (whole if is_whole else by_partition).append(each)
+    return whole, by_partition
 
 
 def _pin(
@@ -177,21 +182,34 @@ def _pin(
     return pin
 
 
-def _partition_revisions(tx: Tx, readings: Iterable[_Reading]) -> dict[tuple[str, str], int]:
-    """Return the current revisions of the attempts' partitions, by generation and key."""
+def _partition_revisions(tx: Tx, readings: Iterable[_Reading], *, lock: bool) -> dict[tuple[str, str], int]:
+    """Return the current revisions of the attempts' partitions, by generation and key.
+
+    ``lock``: nobody replaces them before the claim is written. Who does so later finds out that we have read them.
+    """
     keys_by_generation: dict[tuple[str, str], set[str]] = {}
     for each in readings:
         if (key := each.reader.row["partition_key"]) is not None:
             keys_by_generation.setdefault((each.input.dataset_id, each.generation_id), set()).add(key)
     revisions: dict[tuple[str, str], int] = {}
-    for (dataset_id, generation_id), keys in keys_by_generation.items():
-        of_it = {"dataset": dataset_id, "generation": generation_id, "keys": sorted(keys)}
-        there: dict[str, int] = {key: revision for key, revision in tx.rows(_REVISIONS, of_it)}
+    for (dataset_id, generation_id), keys in sorted(keys_by_generation.items(), key=lambda each: each[0][1]):
+        there = _current_revisions(tx, dataset_id, generation_id, keys, lock=lock)
         if missing := keys - there.keys():
+            if lock and tx.on_postgres:
+                commit_locks.lock_absent(tx, {generation_id}, shared=True)
+                there |= _current_revisions(tx, dataset_id, generation_id, missing, lock=True)
             # A removed partition is read as empty; it is not one that is still to come.
-            there |= removing.last_removals(tx, generation_id, missing)
+            there |= removing.last_removals(tx, generation_id, keys - there.keys())
         revisions |= {(generation_id, key): revision for key, revision in there.items()}
     return revisions
+
+
+def _current_revisions(
+    tx: Tx, dataset_id: str, generation_id: str, keys: Iterable[str], *, lock: bool
+) -> dict[str, int]:
+    query = _REVISIONS_LOCKED if lock and tx.on_postgres else _REVISIONS
+    of_it = {"dataset": dataset_id, "generation": generation_id, "keys": sorted(keys)}
+    return {key: revision for key, revision in tx.rows(query, of_it)}
 
 
 def _cursor_range(tx: Tx, row: Row, job: LiveJob, generation_id: str) -> tuple[int | None, int]:

@@ -13,11 +13,11 @@ import sqlalchemy as sa
 from qo.api.contract.task import CommitAnswer, CommitRequest, LastSegment
 from qo.core.pipeline.dag import Job, SourceKind, UpdateStrategy
 from qo.dispatcher.attempts.running import held, paused
-from qo.dispatcher.commits.commits import Entry, hold
+from qo.dispatcher.commits.commits import Entry
 from qo.dispatcher.commits.commits import commit as commit_all
 from qo.dispatcher.commits.outputs import Write, definition_of, outputs_of, required_code, validate_outputs
 from qo.dispatcher.events import event_log
-from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state import commit_locks, schema, topology
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import rows
 from qo.errors import Cancelled, LeaseLost, NotFound, Refused, UsageError
@@ -45,7 +45,7 @@ def commit(tx: Tx, request: CommitRequest, data_root: str | None = None) -> Comm
     outputs = outputs_of(tx, live, row)
     writes = validate_outputs(row, request.attempt, request.outputs, outputs, data_root)
     _check(job, writes)
-    hold(tx, {each.generation_id for each in outputs})
+    commit_locks.acquire(tx, alone={each.generation_id for each in outputs})
     new = [each for each in writes if not _is_there(tx, each)]
     for each in new:
         _check_order(tx, each)

@@ -3,33 +3,36 @@
 No file is moved or rewritten. A partition points to the prefix of the attempt that wrote it; the commit that it pointed
 to before stays in ``commits``, marked as replaced, for tasks that are still reading it.
 
-A transaction that commits to a generation locks its row until it ends, so revisions of one generation become visible in
-order: a reader that has seen one has seen all before it.
+Partitions of one generation are committed side by side: a transaction locks the rows of those that it commits. Whoever
+reads a generation as a whole first waits for the commits under way (``state.commit_locks``), so that nothing appears
+below the revision that it reads.
 
 Many partitions are committed by as many statements as one.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from qo.core.pipeline.columns import Drift
 from qo.core.pipeline.topology import VersionStatus
-from qo.dispatcher.commits import removing, replacing, shared_files
+from qo.dispatcher.commits import generation_sums, removing, replacing, shared_files
 from qo.dispatcher.commits.dataset_columns import Shapes
+from qo.dispatcher.commits.generation_sums import Sums
 from qo.dispatcher.commits.outputs import Write
 from qo.dispatcher.events import invalidations
-from qo.dispatcher.state import schema
+from qo.dispatcher.state import commit_locks, schema
 from qo.dispatcher.state.database import ROWS_MAX, Tx, batches
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.tasks.rows import Row
 
-_commits, _partitions, _generations = schema.commits, schema.partitions, schema.generations
+_commits, _partitions = schema.commits, schema.partitions
 
 # Building a statement takes longer than executing it, so these are built once.
 _NEW = Prepared(
@@ -40,15 +43,22 @@ _CURRENT = Prepared(
         _partitions.c.dataset_id == sa.bindparam("dataset"),
         _partitions.c.generation_id == sa.bindparam("generation"),
         _partitions.c.partition_key.in_(sa.bindparam("keys", expanding=True)),
+        _partitions.c.revision > 0,
     )
 )
-_SUMS = ("partitions", "segments", "rows", "bytes")  # Of a generation.
-_ADDED = Prepared(
-    sa.update(_generations)
-    .where(_generations.c.id == sa.bindparam("generation"))
-    .values(
-        {name: _generations.c[name] + sa.bindparam(f"more_{name}") for name in _SUMS}
-        | {"revision": sa.bindparam("latest")}
+# Locks the rows of partitions, and makes those that do not exist yet, for nobody else to see: with revision 0.
+_LOCKED = Prepared(
+    postgresql.insert(_partitions)
+    .on_conflict_do_update(
+        index_elements=["dataset_id", "generation_id", "partition_key"],
+        set_={"revision": _partitions.c.revision},
+    )
+    .returning(
+        _partitions.c.generation_id,
+        _partitions.c.partition_key,
+        _partitions.c.rows,
+        _partitions.c.bytes,
+        _partitions.c.revision,
     )
 )
 _REPLACED = Prepared(sa.update(_commits).where(_commits.c.revision == sa.bindparam("gone")))
@@ -57,19 +67,6 @@ _Place = tuple[str, str]  # Of a partition: generation and key.
 
 
 _Hashes = Mapping[_Place, str | None]  # What the columns of each are known by.
-
-
-class _Sums(Counter[tuple[str, str]]):
-    """Changes of the sums of generations, by generation and column, and the revisions that cause them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first: dict[str, int] = {}
-        self.last: dict[str, int] = {}
-
-    def add_revision(self, generation: str, revision: int) -> None:
-        self.first[generation] = min(revision, self.first.get(generation, revision))
-        self.last[generation] = max(revision, self.last.get(generation, revision))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,37 +84,87 @@ class Entry:
         return self.write.event.generation_id, self.write.event.partition_key or ""
 
 
-def hold(tx: Tx, generations: Collection[str]) -> None:
-    """Keep others from committing to these generations until the transaction ends."""
-    if generations and tx.on_postgres:
-        held = sa.select(_generations.c.id).where(_generations.c.id.in_(generations)).order_by(_generations.c.id)
-        tx.all(tx.lock(held))
+def lock(tx: Tx, writes: Sequence[Write]) -> None:
+    """Lock the generations of these writes, before anything of them is read."""
+    alone = {each.event.generation_id for each in writes if concerns_all(each)}
+    commit_locks.acquire(tx, alone=alone, shared={each.event.generation_id for each in writes})
 
 
-def commit(tx: Tx, entries: Iterable[Entry]) -> list[Entry]:
-    """Commit entries to their generations, which are held, and return those that were committed, in order.
+def concerns_all(write: Write) -> bool:
+    """Whether a write concerns more of its generation than its own partition."""
+    # Segments have an order; rows that are appended once were compared with all that was committed.
+    return write.event.partition_key is None or write.body.based_on is not None
+
+
+def commit(tx: Tx, entries: Sequence[Entry]) -> list[Entry]:
+    """Commit entries to their generations, which are locked, and return those that were committed, in order.
 
     Replacing a partition invalidates it. An entry is left out if what it would replace was made from later inputs: its
     task is then the slower of two.
     """
+    if not entries:
+        return []
+    # If one of them is refused, the whole transaction is rolled back.
+    shapes, accepted = _accept_columns(tx, entries)
+    hashes_left = iter(accepted)
+    locked = _lock_places(tx, entries)
     committed: list[Entry] = []
-    sums, shapes = _Sums(), Shapes(tx)
-    for some in _side_by_side(entries):
-        # If one of them is refused, the whole transaction is rolled back.
-        hashes = {
-            each.place: shapes.accept(
-                each.place[0], each.write.body.columns, each.drift, each.write.body.columns_seen
-            )
-            for each in some
-        }
+    sums, groups = Sums(), list(_side_by_side(entries))
+    for some in groups:
+        hashes = dict(zip((each.place for each in some), islice(hashes_left, len(some)), strict=True))
         if some[0].write.event.partition_key is None:
             _segment(tx, some[0], sums, hashes)
             committed += some
         else:
-            committed += _partition_all(tx, some, sums, hashes)
-    _add(tx, sums)
+            current = locked if locked is not None and len(groups) == 1 else _current(tx, some)
+            committed += _partition_all(tx, some, current, sums, hashes)
+    generation_sums.add(tx, sums)
     shapes.keep(sums.first)
     return committed
+
+
+def _accept_columns(tx: Tx, entries: Sequence[Entry]) -> tuple[Shapes, list[str | None]]:
+    """Check the columns of all entries, and return the hash of each."""
+    shapes = Shapes(tx)
+    hashes = _accept_all(shapes, entries)
+    if tx.on_postgres and (grown := shapes.grown()):
+        # Somebody else may be about to add columns, too: decide on what is there after that.
+        commit_locks.lock_columns(tx, grown)
+        shapes = Shapes(tx)
+        hashes = _accept_all(shapes, entries)
+    return shapes, hashes
+
+
+def _accept_all(shapes: Shapes, entries: Sequence[Entry]) -> list[str | None]:
+    return [
+        shapes.accept(each.place[0], each.write.body.columns, each.drift, each.write.body.columns_seen)
+        for each in entries
+    ]
+
+
+def _lock_places(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, Row] | None:
+    """Lock the rows of the partitions, and return those that were there. None on SQLite, which needs no locks."""
+    if not tx.on_postgres:
+        return None
+    new = {
+        each.place: {
+            "dataset_id": each.write.event.dataset_id,
+            "generation_id": each.place[0],
+            "partition_key": each.place[1],
+            "revision": 0,
+            "task_id": each.row["id"],
+            "committed_at": tx.now,
+        }
+        for each in entries
+        if each.write.event.partition_key is not None
+    }
+    current: dict[_Place, Row] = {}
+    # In order: two transactions that lock the same partitions must not deadlock.
+    for some in batches(sorted(new)):
+        for generation, key, rows, size, revision in tx.rows(_LOCKED, *(new[each] for each in some)):
+            if revision:
+                current[generation, key] = {"partition_key": key, "rows": rows, "bytes": size}
+    return current
 
 
 def _side_by_side(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
@@ -136,7 +183,7 @@ def _side_by_side(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         yield list(group.values())
 
 
-def _segment(tx: Tx, entry: Entry, sums: _Sums, hashes: _Hashes) -> None:
+def _segment(tx: Tx, entry: Entry, sums: Sums, hashes: _Hashes) -> None:
     replaced = replacing.segments(tx, entry.row, entry.place[0])
     [(revision, _, _)] = tx.rows(_NEW, _stored(tx, entry, hashes))
     sums.add_revision(entry.place[0], revision)
@@ -148,9 +195,10 @@ def _segment(tx: Tx, entry: Entry, sums: _Sums, hashes: _Hashes) -> None:
         invalidations.replaced(tx, [invalidations.Replaced(entry.write.event, where, revision, entry.row["id"])])
 
 
-def _partition_all(tx: Tx, entries: Sequence[Entry], sums: _Sums, hashes: _Hashes) -> list[Entry]:
-    """Commit entries of different partitions, and return those that were committed."""
-    current = _current(tx, entries)
+def _partition_all(
+    tx: Tx, entries: Sequence[Entry], current: Mapping[_Place, Row], sums: Sums, hashes: _Hashes
+) -> list[Entry]:
+    """Commit entries of different partitions, and return those that were committed. ``current``: what is there."""
     # A partition that was never committed replaces nothing.
     standing = _standing(tx, [each for each in entries if each.place in current])
     # A partition that comes back after a removal is read again by its readers.
@@ -187,11 +235,14 @@ def _current(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, Row]:
 
 
 def _removed(tx: Tx, entries: Sequence[Entry]) -> set[_Place]:
-    return {
+    removed = {
         (generation, key)
         for (_, generation), keys in _by_generation(entries).items()
         for key in removing.last_removals(tx, generation, keys)
     }
+    # Claims that find them removed must be visible before they come back: they are read again then.
+    commit_locks.lock_absent(tx, {generation for generation, _ in removed}, shared=False)
+    return removed
 
 
 def _standing(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, list[sa.RowMapping]]:
@@ -322,24 +373,11 @@ def _replace(tx: Tx, revisions: Sequence[tuple[int, int]]) -> None:
     tx.do(_REPLACED, *({"gone": old, "replaced_by": new} for old, new in revisions))
 
 
-def _sum_up(sums: _Sums, entry: Entry, replaced: Sequence[sa.RowMapping], kind: str, more: int) -> None:
+def _sum_up(sums: Sums, entry: Entry, replaced: Sequence[sa.RowMapping], kind: str, more: int) -> None:
     generation = entry.write.event.generation_id
     sums[generation, kind] += more
     for name in ("rows", "bytes"):
         sums[generation, name] += _grown(entry, replaced, name)
-
-
-def _add(tx: Tx, sums: _Sums) -> None:
-    # In order: two transactions that change the same rows must not deadlock.
-    changed = [
-        {
-            "generation": generation,
-            "latest": sums.last[generation],
-            **{f"more_{name}": sums[generation, name] for name in _SUMS},
-        }
-        for generation in sorted(sums.last)
-    ]
-    tx.do(_ADDED, *changed)
 
 
 def _by_generation(entries: Iterable[Entry]) -> dict[tuple[str, str], list[str]]:

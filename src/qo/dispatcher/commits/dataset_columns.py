@@ -65,7 +65,7 @@ def bodies(columns: Sequence[Column]) -> list[ColumnBody]:
 
 
 class Shapes:
-    """The columns of the generations that a transaction commits to, which are held."""
+    """The columns of the generations that a transaction commits to, which are locked."""
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
@@ -94,6 +94,10 @@ class Shapes:
         if after.added:
             self._now[generation_id] = self._new[generation_id] = list(after.columns)
         return columns_hash(new)
+
+    def grown(self) -> list[str]:
+        """Return the generations that get new columns."""
+        return sorted(self._new)
 
     def keep(self, first: Mapping[str, int]) -> None:
         """Store new columns, valid from the first revision of each generation on."""

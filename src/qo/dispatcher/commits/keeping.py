@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from qo.api.contract.task import KeptAnswer
 from qo.core.pipeline.topology import VersionStatus
-from qo.dispatcher.commits import commits, dataset_columns, pieces, retention
+from qo.dispatcher.commits import dataset_columns, pieces, retention
 from qo.dispatcher.commits.outputs import outputs_of
-from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state import commit_locks, schema, topology
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks.rows import load
 from qo.errors import NotFound
@@ -36,7 +36,7 @@ def keep(tx: Tx, task_id: str, output: int) -> KeptAnswer:
     if partition is None:
         raise NotFound(f"partition {key} was never committed before: there is nothing to keep")
     generation = partition["generation_id"]
-    commits.hold(tx, {generation})
+    commit_locks.acquire(tx, alone={generation})
     pin = {
         "task_id": task_id,
         "position": POSITION,

@@ -25,9 +25,9 @@ from qo.core.pipeline.plan import derive_id
 from qo.core.pipeline.states import InvalidationReason
 from qo.core.pipeline.topology import LiveJob, Reader, Topology
 from qo.core.task import Status
-from qo.dispatcher.commits import commits, removing
+from qo.dispatcher.commits import removing
 from qo.dispatcher.commits.removing import Removal
-from qo.dispatcher.state import datasets, schema, topology
+from qo.dispatcher.state import commit_locks, datasets, schema, topology
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.datasets import DatasetRef
 from qo.dispatcher.tasks import creation, dedupe_keys, rows
@@ -71,7 +71,7 @@ def remove(
         _require_idle(tx, ref, each.job, partition)
     result = {"by": by, "removed": True} | ({"reason": reason} if reason else {})
     tasks = _over_at_once(tx, [(_task(each, partition, key), result) for each, partition in targets], by)
-    commits.hold(tx, {each.generation_id for each, _ in targets})
+    commit_locks.acquire(tx, alone={each.generation_id for each, _ in targets})
     removals = [
         Removal(row, ref.id, each.generation_id, partition, by)
         for each, partition in targets
@@ -132,7 +132,7 @@ def withdraw(tx: Tx, job: LiveJob, row: sa.RowMapping) -> None:
         invalidation_id=row["id"],
     )
     ended = _over_at_once(tx, [(new, {"by": by, "removed": True, "reason": reason})], by)
-    commits.hold(tx, {generation for _, generation, _ in targets})
+    commit_locks.acquire(tx, alone={generation for _, generation, _ in targets})
     # Again, now that nobody else can commit to them.
     targets = _standing_revisions(tx, job, [each["id"] for each in tasks])
     removing.commit_removals(

@@ -16,6 +16,8 @@ import sqlalchemy as sa
 
 from qo.core.pipeline.plan import derive_id
 from qo.core.pipeline.states import EventState, InvalidationReason
+from qo.dispatcher.commits import generation_sums
+from qo.dispatcher.commits.generation_sums import Sums
 from qo.dispatcher.events import tallies
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
@@ -23,7 +25,7 @@ from qo.dispatcher.state.loop_names import LoopName
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.tasks.rows import Row
 
-_commits, _partitions, _generations = schema.commits, schema.partitions, schema.generations
+_commits, _partitions = schema.commits, schema.partitions
 
 IS_REMOVAL = _commits.c.replaced_by == _commits.c.revision
 
@@ -126,13 +128,12 @@ def _remove(
     for some in batches(replaced):
         tx.execute(sa.update(_commits).where(_commits.c.revision.in_(some)).values(replaced_by=revision))
     _point(tx, removal, revision, remaining)
-    sums = {name: -sum(row[name] or 0 for row in removed) for name in ("rows", "bytes")}
-    sums["partitions"] = 0 if remaining else -1
-    tx.execute(
-        sa.update(_generations)
-        .where(_generations.c.id == removal.generation_id)
-        .values({name: _generations.c[name] + more for name, more in sums.items()} | {"revision": revision})
-    )
+    sums = Sums()
+    sums.add_revision(removal.generation_id, revision)
+    for name in ("rows", "bytes"):
+        sums[removal.generation_id, name] = -sum(row[name] or 0 for row in removed)
+    sums[removal.generation_id, "partitions"] = 0 if remaining else -1
+    generation_sums.add(tx, sums)
     tx.insert(
         schema.invalidations,
         [

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from qo.api.contract.task import StandingAnswer
 from qo.dispatcher.commits import pieces
 from qo.dispatcher.commits.outputs import outputs_of
-from qo.dispatcher.state import schema, topology
-from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.state import commit_locks, schema, topology
+from qo.dispatcher.state.database import State, Tx, batches
 from qo.dispatcher.tasks.rows import Row, load
 from qo.errors import NotFound
 
@@ -71,6 +71,20 @@ def _of_range(tx: Tx, row: Row, generation_id: str) -> list[sa.RowMapping]:
         # By task alone, each of which has few commits: with the generation SQLite would read all of its commits.
         rows += tx.all(sa.select(_commits).where(_commits.c.task_id.in_(some)))
     return [each for each in rows if each["generation_id"] == generation_id and each["replaced_by"] is None]
+
+
+def fix_revision(state: State, task_id: str, output: int) -> int | None:
+    """Return the revision as of which ``others`` is to be asked for all its pages. Waits for commits under way."""
+    with state.read() as tx:
+        row = load(tx, task_id, lock=False)
+        table = schema.generations
+        revisions = {
+            each.generation_id: tx.value(sa.select(table.c.revision).where(table.c.id == each.generation_id)) or 0
+            for each in outputs_of(tx, topology.load(tx), row)
+            if each.index == output
+        }
+    commit_locks.await_commits_first(state, revisions)
+    return max(revisions.values(), default=None)
 
 
 def others(

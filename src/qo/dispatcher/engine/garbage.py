@@ -177,8 +177,9 @@ def _mark_collected(tx: Tx, evidence: _Evidence, deleted: Collection[_Place]) ->
     for some in batches(
         sorted({generation for each in deleted for generation in evidence.current_generations(each)})
     ):
-        unmarked = sa.and_(_generations.c.id.in_(some), _generations.c.collected_at.is_(None))
-        tx.execute(sa.update(_generations).where(unmarked).values(collected_at=tx.now))
+        table = schema.generation_rows
+        unmarked = sa.and_(table.c.id.in_(some), table.c.collected_at.is_(None))
+        tx.execute(sa.update(table).where(unmarked).values(collected_at=tx.now))
 
 
 def _load_attempts(tx: Tx, pairs: Collection[tuple[str, int]]) -> dict[tuple[str, int], sa.RowMapping]:

@@ -196,7 +196,7 @@ def _advance(tx: Tx, events: Iterable[Event]) -> None:
     for each in events:
         if each.cursor is not None:
             furthest[each.generation_id] = max(furthest.get(each.generation_id, 0), each.cursor)
-    table = schema.generations
+    table = schema.generation_rows
     for generation, cursor in sorted(furthest.items()):
         tx.execute(
             sa.update(table)

@@ -24,7 +24,7 @@ Counted = tuple[str, str, str]  # Dataset, edition or EVENTS, state or outcome.
 
 def _added(statement: postgresql.Insert | sqlite.Insert) -> Prepared:
     added = statement.on_conflict_do_update(
-        index_elements=["dataset_id", "edition_id", "outcome"],
+        index_elements=["dataset_id", "edition_id", "outcome", "share"],
         set_={"n": schema.tallies.c.n + statement.excluded.n},
     )
     return Prepared(added)
@@ -37,39 +37,41 @@ _ADD = {
 
 
 # Building a statement takes longer than executing it, so these are built once.
+_SUM = sa.cast(sa.func.sum(schema.tallies.c.n), sa.BigInteger)
 _WAITING = Prepared(
     sa.select(schema.tallies.c.edition_id)
-    .where(
-        schema.tallies.c.outcome == DeliveryOutcome.PENDING,
-        schema.tallies.c.edition_id != EVENTS,
-        schema.tallies.c.n > 0,
-    )
-    .distinct()
+    .where(schema.tallies.c.outcome == DeliveryOutcome.PENDING, schema.tallies.c.edition_id != EVENTS)
+    .group_by(schema.tallies.c.dataset_id, schema.tallies.c.edition_id)
+    .having(_SUM > 0)
 )
 
 
 _COUNTS = Prepared(
-    sa.select(schema.tallies.c.edition_id, schema.tallies.c.outcome, schema.tallies.c.n).where(
-        schema.tallies.c.dataset_id == sa.bindparam("dataset", type_=sa.String), schema.tallies.c.n != 0
-    )
+    sa.select(schema.tallies.c.edition_id, schema.tallies.c.outcome, _SUM)
+    .where(schema.tallies.c.dataset_id == sa.bindparam("dataset", type_=sa.String))
+    .group_by(schema.tallies.c.edition_id, schema.tallies.c.outcome)
+    .having(_SUM != 0)
 )
 
 
 _UNROUTED = Prepared(
-    sa.select(schema.tallies.c.dataset_id).where(
+    sa.select(schema.tallies.c.dataset_id)
+    .where(
         schema.tallies.c.dataset_id.in_(sa.bindparam("datasets", expanding=True)),
         schema.tallies.c.edition_id == EVENTS,
         schema.tallies.c.outcome == EventState.PENDING,
-        schema.tallies.c.n > 0,
     )
+    .group_by(schema.tallies.c.dataset_id)
+    .having(_SUM > 0)
 )
 
 
 def add(tx: Tx, changes: Mapping[Counted, int]) -> None:
-    """Add to counts. Call it last in a transaction: many writers share the rows."""
+    """Add to counts. Call it last in a transaction: some writers share the rows."""
     # In order: two transactions that change the same counts must not deadlock.
+    share = tx.share
     rows = [
-        {"dataset_id": dataset, "edition_id": edition, "outcome": outcome, "n": n}
+        {"dataset_id": dataset, "edition_id": edition, "outcome": outcome, "share": share, "n": n}
         for (dataset, edition, outcome), n in sorted(changes.items())
         if n != 0
     ]

@@ -113,6 +113,8 @@ def task_standing(
     limit: Annotated[int, Query(ge=1, le=pins.PIECES_MAX)] = pins.PIECES_MAX,
 ) -> StandingAnswer:
     """List the committed pieces of an output, except those that the task replaces, for tasks that append to it."""
+    if revision is None:
+        revision = replacing.fix_revision(context.state, caller.capability.task_id, output)
     with context.state.read() as tx:
         capabilities.require_running(tx, caller.capability)
         return replacing.others(tx, caller.capability.task_id, output, after, revision, limit)

@@ -30,6 +30,8 @@ def list_pieces(
 
     Pass the generation and revision of the first page with each following one: all pages then show one state.
     """
+    if after is None:
+        generation_id, revision = reading.fix_revision(context.state, name, revision, generation_id)
     with context.state.read() as tx:
         return reading.pieces(tx, name, revision=revision, generation_id=generation_id, after=after, limit=limit)
 

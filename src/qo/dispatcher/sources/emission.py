@@ -153,7 +153,7 @@ def _record(tx: Tx, pending: Sequence[_Emission], by: str, *, trusted: bool) -> 
     """
     tasks = _create_completed(tx, pending, by)
     writes = {each.task.task_id: _writes(each, trusted=trusted) for each in pending}
-    commits.hold(tx, {output.generation_id for each in pending for output in each.outputs})
+    commits.lock(tx, [write for of_task in writes.values() for write in of_task])
     commits.commit(
         tx,
         [commits.Entry(row, row["attempt"], write) for row in tasks for write in writes[row["id"]]],

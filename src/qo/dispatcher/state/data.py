@@ -52,6 +52,18 @@ commits = sa.Table(
     sa.Index("ix_commits_replaced", "replaced_by", **where("replaced_by IS NOT NULL")),
 )
 
+generation_sums = sa.Table(
+    "generation_sums",  # What commits add to the sums of a generation: several rows, so that none waits for another.
+    metadata,
+    sa.Column("generation_id", Id, primary_key=True),
+    sa.Column("share", sa.Integer, primary_key=True, autoincrement=False),
+    column("partitions", sa.BigInteger),
+    column("segments", sa.BigInteger),
+    column("rows", sa.BigInteger),
+    column("bytes", sa.BigInteger),
+    column("revision", sa.BigInteger),  # The last of this share.
+)
+
 loans = sa.Table(
     "loans",  # Commits that name files of other commits.
     metadata,

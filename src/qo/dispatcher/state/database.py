@@ -33,6 +33,7 @@ from qo.dispatcher.state.prepared import NO_VALUES, Prepared, Values, execute, f
 from qo.errors import CorruptRecord, Unavailable
 
 ROWS_MAX = 500  # Of one statement: SQLite limits how many values it may carry.
+SHARES = 16  # Of a sum that many transactions add to.
 TIME_KEPT_S = 10.0  # For so long the process counts on from the time that it has read.
 
 T = TypeVar("T")
@@ -75,6 +76,14 @@ class Tx:
     @property
     def on_postgres(self) -> bool:
         return self.connection.dialect.name == "postgresql"
+
+    @property
+    def share(self) -> int:
+        """Which share of a sum this transaction changes: transactions side by side should not change the same."""
+        if not self.on_postgres:
+            return 0
+        driver: Any = self.connection.connection.driver_connection
+        return int(driver.info.backend_pid) % SHARES
 
     @property
     def is_read_only(self) -> bool:

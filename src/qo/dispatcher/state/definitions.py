@@ -98,12 +98,13 @@ generations = sa.Table(
     column("edition_id", Id, index=True),
     column("config_hash", sa.String(64)),
     column("created_at", Instant),
-    column("partitions", sa.BigInteger, server_default="0"),  # Sums over what is committed and not replaced.
+    # Sums over what is committed and not replaced, without what ``generation_sums`` adds.
+    column("partitions", sa.BigInteger, server_default="0"),
     column("segments", sa.BigInteger, server_default="0"),
     column("rows", sa.BigInteger, server_default="0"),
     column("bytes", sa.BigInteger, server_default="0"),
     column("cursor", sa.BigInteger, null=True),  # The furthest one announced.
-    column("revision", sa.BigInteger, null=True),  # Of the last commit.
+    column("revision", sa.BigInteger, null=True),  # Of the last commit, unless ``generation_sums`` has one.
     column("collected_at", Instant, null=True),  # When its files were given up: no version can have it any more.
 )
 

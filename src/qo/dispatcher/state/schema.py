@@ -13,6 +13,7 @@ from qo.dispatcher.state.data import (
     commits,
     cursors,
     emissions,
+    generation_sums,
     holds,
     invalidation_readers,
     invalidations,
@@ -26,7 +27,6 @@ from qo.dispatcher.state.definitions import (
     dag_versions,
     dags,
     datasets,
-    generations,
     job_inputs,
     jobs,
     pauses,
@@ -34,6 +34,8 @@ from qo.dispatcher.state.definitions import (
     topology,
     version_generations,
 )
+from qo.dispatcher.state.definitions import generations as generation_rows
+from qo.dispatcher.state.generation_sizes import generations
 from qo.dispatcher.state.quality import backfills, checks, generation_columns, rejections
 from qo.dispatcher.state.work import attempts, deliveries, events, outbox, tallies, task_inputs, tasks
 
@@ -56,6 +58,8 @@ __all__ = [
     "emissions",
     "events",
     "generation_columns",
+    "generation_rows",
+    "generation_sums",
     "generations",
     "holds",
     "invalidation_readers",

@@ -52,6 +52,8 @@ tallies = sa.Table(
     sa.Column("dataset_id", Id, primary_key=True),
     sa.Column("edition_id", Id, primary_key=True),
     sa.Column("outcome", sa.String(12), primary_key=True),
+    # Each count is the sum of several shares, so that no writer waits for another.
+    sa.Column("share", sa.Integer, primary_key=True, autoincrement=False),
     column("n", sa.BigInteger),
 )
 

@@ -227,7 +227,7 @@ def _write_datasets(tx: Tx, target: Plan, version_id: str) -> None:
         for _, output in outputs
     ]
     tx.insert_absent(schema.datasets, datasets, schema.datasets.c.id)
-    tx.insert_absent(schema.generations, generations, schema.generations.c.id)
+    tx.insert_absent(schema.generation_rows, generations, schema.generation_rows.c.id)
     tx.insert(schema.version_generations, pointers)
 
 

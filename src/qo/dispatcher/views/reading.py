@@ -10,12 +10,31 @@ from qo.api.contract.reading import ReadingAnswer
 from qo.api.contract.task import Piece
 from qo.dispatcher.commits import dataset_columns
 from qo.dispatcher.commits.pieces import PIECES_MAX, standing
-from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.state import commit_locks, schema
+from qo.dispatcher.state.database import State, Tx, batches
 from qo.dispatcher.state.datasets import DatasetRef, choose_generation, require_version, resolve
 from qo.errors import NotFound
 
 _commits, _generations = schema.commits, schema.generations
+
+
+def fix_revision(
+    state: State, text: str, revision: int | None = None, generation_id: str | None = None
+) -> tuple[str | None, int | None]:
+    """Return the generation and the revision that ``pieces`` is to read, so that all its pages show one state.
+
+    Waits for commits that are under way: they may get earlier revisions than one that is visible. Raises NotFound.
+    """
+    if state.engine.dialect.name != "postgresql":
+        return generation_id, revision
+    with state.read() as tx:
+        ref = resolve(tx, text)
+        if generation_id is None and revision is not None:
+            generation_id = _generation_of_revision(tx, ref, revision)
+        generation = choose_generation(tx, ref, generation_id)
+        latest = tx.value(sa.select(_generations.c.revision).where(_generations.c.id == generation))
+    commit_locks.await_commits_first(state, [generation])
+    return generation, latest if revision is None else revision
 
 
 def pieces(

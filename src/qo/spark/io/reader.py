@@ -67,8 +67,9 @@ def pin(settings: Settings, name: str, version: int | None = None) -> Pinned:
     state = open_state(settings.dispatcher.state)
     try:
         upgrade.require(state)
+        generation, at = reading.fix_revision(state, name, version)
         with state.read() as tx:  # One transaction: all pages show one state.
-            first = page = reading.pieces(tx, name, revision=version)
+            first = page = reading.pieces(tx, name, revision=at, generation_id=generation)
             pieces = list(page.pieces)
             while page.after is not None:
                 generation, revision = first.generation_id, first.revision

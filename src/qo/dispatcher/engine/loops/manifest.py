@@ -13,6 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from qo.config.settings import Settings
+from qo.dispatcher.state import commit_locks
 from qo.dispatcher.state.database import State
 from qo.dispatcher.views import manifests
 from qo.dispatcher.views.manifests import DIRECTORY, Due
@@ -62,7 +63,10 @@ def _position(body: bytes) -> tuple[int, int]:
 
 def _find_due(state: State) -> list[Due]:
     with state.read() as tx:
-        return manifests.due(tx)
+        due = manifests.due(tx)
+    # Commits under way may get earlier revisions than those of the manifests.
+    commit_locks.await_commits_first(state, {each.generation_id for each in due})
+    return due
 
 
 def _read_manifest(state: State, due: Due) -> dict[str, Any]:

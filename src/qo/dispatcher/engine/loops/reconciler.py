@@ -19,6 +19,7 @@ import sqlalchemy as sa
 
 from qo.core.pipeline import routing
 from qo.core.pipeline.dag import Strategy
+from qo.core.pipeline.event import NUMBER_MAX
 from qo.core.pipeline.states import DeliveryOutcome, EventState
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.core.task import Status
@@ -27,7 +28,7 @@ from qo.dispatcher.effects import deferred, external_effects
 from qo.dispatcher.engine import freshness, marks
 from qo.dispatcher.engine.marks import Input, Mark
 from qo.dispatcher.events import event_log, tallies
-from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state import commit_locks, schema, topology
 from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx
 from qo.dispatcher.state.prepared import Prepared, Values
@@ -46,7 +47,9 @@ _NEXT_PARTITIONS = Prepared(
         _partitions.c.committed_at,
     )
     .where(
-        _partitions.c.generation_id == sa.bindparam("generation"), _partitions.c.revision > sa.bindparam("after")
+        _partitions.c.generation_id == sa.bindparam("generation"),
+        _partitions.c.revision > sa.bindparam("after"),
+        _partitions.c.revision <= sa.bindparam("upto", type_=sa.BigInteger),
     )
     .order_by(_partitions.c.revision)
     .limit(sa.bindparam("most", type_=sa.Integer))
@@ -145,7 +148,14 @@ class _Step:
 def _partition_step(tx: Tx, live: Topology, each: Input, inputs: Sequence[Input], limit: int) -> _Step:
     stored = marks.load(tx, each)
     mark = stored or _first_mark(tx, each)
-    parameters = {"generation": each.generation_id, "after": mark.revision, "most": limit}
+    # Up to there nothing can appear any more, so what was passed need not be looked at again.
+    upto = commit_locks.await_commits(tx, [each.generation_id])
+    parameters = {
+        "generation": each.generation_id,
+        "after": mark.revision,
+        "upto": NUMBER_MAX if upto is None else upto,
+        "most": limit,
+    }
     page = tx.mappings(_NEXT_PARTITIONS, parameters)
     if not page:
         mark = mark.restart(tx.now) if mark.is_due(tx.now) else mark

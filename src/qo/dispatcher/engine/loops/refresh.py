@@ -26,7 +26,7 @@ from qo.core.pipeline.dag import Join, UpdateStrategy
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.core.task import Status
 from qo.dispatcher.engine.marks import FULL_PASS_S
-from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state import commit_locks, schema, topology
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx, batches
 from qo.dispatcher.tasks import creation, dedupe_keys
 from qo.dispatcher.tasks.creation import NewTask
@@ -84,6 +84,9 @@ def refresh(tx: Tx, live: Topology, job: LiveJob, limit: int) -> int:
     # Two dispatchers at once would each create a task for the same partition.
     tx.execute(tx.lock(sa.select(schema.jobs.c.id).where(schema.jobs.c.id == job.id))).all()
     heads = _heads(tx, live, [job])
+    commit_locks.await_commits(
+        tx, heads
+    )  # So that nothing appears below the heads, where nobody would look again.
     stored = _marks(tx, [job]).get(job.edition_id)
     mark = _next_mark(tx, live, job, stored, heads)
     mark, created = _compare_outputs(tx, live, job, mark, limit)
@@ -165,7 +168,11 @@ def _follow_changes(
             continue
         page = tx.all(
             sa.select(_partitions.c.partition_key, _partitions.c.revision)
-            .where(_partitions.c.generation_id == generation, _partitions.c.revision > after)
+            .where(
+                _partitions.c.generation_id == generation,
+                _partitions.c.revision > after,
+                _partitions.c.revision <= head,
+            )
             .order_by(_partitions.c.revision)
             .limit(limit)
         )
