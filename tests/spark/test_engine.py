@@ -247,6 +247,20 @@ def test_a_java_without_an_archive_of_its_own_classes_gets_one(tmp_path: Path) -
 
 
 @pytest.mark.long
+@pytest.mark.timeout(300)
+def test_an_archive_that_is_needed_now_does_not_wait_for_a_process_that_gets_nowhere(tmp_path: Path) -> None:
+    """One with the lowest priority on a busy machine, say: this one holds the lock until the end."""
+    environ = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    found = java.find(session.SETTINGS, environ)
+    wanted = class_archive.archive_of(found, session.SETTINGS, environ)
+    assert wanted is not None
+    with class_archive.locked(wanted, wait_s=0) as acquired:
+        assert acquired
+        class_archive.build(found, session.SETTINGS, environ)
+    assert wanted.path.stat().st_size > 1e6
+
+
+@pytest.mark.long
 def test_an_archive_that_is_broken_is_done_without(spark: SparkSession, tmp_path: Path) -> None:
     Qo(tmp_path).ok("doctor", "--fix")  # There is a whole one.
     real = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))

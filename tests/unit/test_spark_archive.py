@@ -70,9 +70,9 @@ def test_one_that_takes_too_long_is_given_up(environ: dict[str, str], monkeypatc
 
 def test_one_process_at_a_time_makes_it(environ: dict[str, str]) -> None:
     there = place(JAVA, environ)
-    with class_archive.locked(there, wait=False) as first, class_archive.locked(there, wait=False) as second:
+    with class_archive.locked(there, wait_s=0) as first, class_archive.locked(there, wait_s=0.3) as second:
         assert (first, second) == (True, False)
-    with class_archive.locked(there, wait=True) as third:
+    with class_archive.locked(there, wait_s=1) as third:
         assert third
 
 

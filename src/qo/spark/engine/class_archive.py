@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,9 @@ from qo.spark.patches import lean
 
 ARCHIVES_MAX = 4  # For several environments; each takes some 200 MB.
 BUILD_S = 300.0
+# So long one that is needed now waits for a process that makes it: that may have the lowest priority of a busy machine.
+WAIT_S = 30.0
+_TRY_AGAIN_S = 0.2
 # Java would warn about an archive that it does not use, which is of no interest to anyone.
 QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 # Each changes the class path, which must be the same when the archive is used.
@@ -145,16 +149,23 @@ def _training_command(java: Java, settings: SparkSettings, environ: Mapping[str,
 
 
 @contextlib.contextmanager
-def locked(archive: Archive, *, wait: bool) -> Generator[bool]:
-    """Hold the lock to make an archive. Yields False if another process has it and ``wait`` is false."""
+def locked(archive: Archive, *, wait_s: float) -> Generator[bool]:
+    """Hold the lock to make an archive. Yields False if another process has it for longer than ``wait_s``."""
     archive.path.parent.mkdir(parents=True, exist_ok=True)
     with archive.lock.open("w") as file:
+        yield _acquire(file.fileno(), time.monotonic() + wait_s)
+
+
+def _acquire(lock: int, deadline: float) -> bool:
+    while True:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            yield False
-            return
-        yield True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_TRY_AGAIN_S)
+        else:
+            return True
 
 
 def prune(archive: Archive) -> None:

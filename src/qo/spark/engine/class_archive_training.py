@@ -3,7 +3,7 @@
     python -m qo.spark.engine.class_archive_training [--java-home DIR] [--whole] [--beside]
 
 Exits with 0 when the archive exists. ``--whole``: for sessions with all of Hadoop (see ``lean``). ``--beside``: at the
-lowest priority, and not at all while another process makes it.
+lowest priority, and not at all while another process makes it. Otherwise it waits a while for such a process.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def main(arguments: list[str]) -> int:
     target = class_archive.archive_of(home, settings, os.environ)
     if target is None:
         return 1
-    with class_archive.locked(target, wait=not options.beside) as acquired:
-        if not acquired or target.exists:
+    with class_archive.locked(target, wait_s=0 if options.beside else class_archive.WAIT_S) as acquired:
+        # Two may make it at a time, each under a name of its own; the last one is kept.
+        if target.exists or (options.beside and not acquired):
             return 0
         try:
             _make(settings, home, target)
