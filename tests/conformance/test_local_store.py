@@ -247,6 +247,18 @@ async def test_while_another_process_writes_reads_go_on_and_writes_wait(
         assert len(await store.versions("a")) == 2
 
 
+async def test_a_write_that_had_to_wait_leaves_the_patience_of_reads_as_it_was(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        with closing(sqlite3.connect(tmp_path / sqlite_file.FILE, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            put = asyncio.ensure_future(store.put("a", b"one"))
+            await asyncio.wait({put}, timeout=0.01)
+            assert not put.done()
+            other.execute("ROLLBACK")
+            await put
+        assert connection_of(store).execute("PRAGMA busy_timeout").fetchone() == (1000 * sqlite_file.BUSY_S_MAX,)
+
+
 # --- opening and closing ---
 
 

@@ -15,6 +15,8 @@ FILE = "store.db"
 
 # Other processes write in bursts of milliseconds, so a longer wait means that something is broken.
 BUSY_S_MAX = 30.0
+# Between attempts to begin writing. SQLite's own waiting rests up to 25 ms at a time, while others write for a few.
+BUSY_REST_FIRST_S, BUSY_REST_GROWTH, BUSY_REST_MAX_S = 0.0002, 1.3, 0.005
 PAGE_BYTES = 4096
 # How long the log may grow before a write moves what is left of it to the file proper, which costs disk flushes.
 # Most of the time ``sqlite_checkpoint`` has done so before.
@@ -48,6 +50,25 @@ def connect(path: Path, *, durable: bool, forget: tuple[str, ...] = ()) -> sqlit
             if time.monotonic() > deadline:
                 raise Unavailable(f"other processes keep {path / FILE} locked: {error}") from error
         time.sleep(0.01)
+
+
+def begin_writing(connection: sqlite3.Connection) -> None:
+    """Begin a transaction that writes, when no other process is in one. Raises sqlite3.OperationalError if that takes
+    longer than BUSY_S_MAX."""
+    deadline, rest_s = time.monotonic() + BUSY_S_MAX, BUSY_REST_FIRST_S
+    connection.execute("PRAGMA busy_timeout = 0").close()
+    try:
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+            time.sleep(rest_s)
+            rest_s = min(rest_s * BUSY_REST_GROWTH, BUSY_REST_MAX_S)
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {int(1000 * BUSY_S_MAX)}").close()
 
 
 def _connect(path: Path, durable: bool, forget: tuple[str, ...]) -> sqlite3.Connection:

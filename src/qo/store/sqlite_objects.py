@@ -27,6 +27,7 @@ from qo.store.port import (
     VersionMark,
     VersionPage,
 )
+from qo.store.sqlite_file import begin_writing
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -117,8 +118,10 @@ class SqliteObjects:
         self._last_version = self._last_saved = 0
 
     def begin(self, *, writing: bool) -> None:
-        self._execute("BEGIN IMMEDIATE" if writing else "BEGIN")
-        if writing:
+        if not writing:
+            self._execute("BEGIN")
+        else:
+            begin_writing(self._connection)
             self._modified = (self._clock.now() - _EPOCH) // _MICROSECOND
             (self._last_saved,) = self._execute(_LAST_VERSION).fetchone()
             self._last_version = self._last_saved
