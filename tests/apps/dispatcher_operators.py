@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,21 @@ async def gated(run: qo.Run) -> None:
     text = f"{run.work.job} {run.partition_key} by attempt {run.work.attempt}\n"
     await asyncio.to_thread(run.output().write, "lines.txt", text)
     _note(run, "end")
+
+
+def chatter(run: qo.Run) -> None:
+    """Says what it does; between its beginning and its end it waits for the gate."""
+    print(f"begin {run.partition_key}, attempt {run.work.attempt}")
+    run.log.warning("a warning of %s", run.partition_key)
+    subprocess.run(["sh", "-c", "echo from a child; echo $SHOP_PASSWORD"], check=True)
+    _note(run, "begin")
+    while not Path(run.config["gate"]).exists():
+        run.cancel.check()
+        time.sleep(0.02)
+    print(f"end {run.partition_key}", file=sys.stderr)
+    if run.work.attempt <= run.config.get("failures", 0):
+        raise ValueError("not this time")
+    run.output().write("lines.txt", "x", rows=1)
 
 
 def deliver(run: qo.Run) -> dict[str, Any]:

@@ -88,6 +88,13 @@ class DirectoryConformance:
             await directory.write(path, b"")
         assert await paths(directory, lambda name: not name.startswith("_")) == ["a", "c/d"]
 
+    async def test_a_list_may_be_of_one_directory(self, directory: Directory) -> None:
+        for path in ("a/1", "a/b/2", "ab/3", "4"):
+            await directory.write(path, b"")
+        found = [file.path async for page in directory.list(under="a/") for file in page]
+        assert sorted(found) == ["a/1", "a/b/2"]
+        assert [file async for page in directory.list(under="nowhere/") for file in page] == []
+
     async def test_only_the_first_creation_counts(self, directory: Directory) -> None:
         assert await directory.create("a/b", b"first")
         assert not await directory.create("a/b", b"second")

@@ -24,7 +24,11 @@ def prefix(task: int, attempt: int = 1) -> str:
 
 OURS = [prefix(task, attempt) for task in range(3) for attempt in (1, 2, 10)]
 MANIFESTS = [f"_manifests/{name}/{revision}.json" for name in ("orders", "a%2Fb") for revision in (7, 12)]
+TASK = str(UUID(int=77))
+LOGS = [f"_logs/2026-11-{day:02d}/{TASK}/{attempt}" for day in (7, 17) for attempt in (1, 2)]
 OTHERS = [
+    f"_logs/2026-11-07/{TASK}/notes.txt",
+    "_logs/readme",
     "bundles/abc.zip",
     "_manifests/orders/latest.json",
     "_manifests/orders/.lock",
@@ -33,7 +37,9 @@ OTHERS = [
     f"{prefix(1).rpartition('/')[0]}/notes.txt",
     "readme",
 ]
+LINES = "0000000001.jsonl"
 ALL = [f"{each}/{name}" for each in OURS for name in FILES] + MANIFESTS + OTHERS
+ALL += [f"{each}/{LINES}" for each in LOGS]
 
 
 def directory(tmp_path: Path) -> Directory:
@@ -77,10 +83,14 @@ async def test_what_may_go_is_deleted_and_nothing_else(kind: str, tmp_path: Path
     would = await collect(root, judge, dry_run=True, on_deleted=lambda found, why: told.append(found.prefix))
     assert await left(kind, tmp_path, store) == set(ALL)
     done = await collect(root, judge, dry_run=False)
-    assert (would.prefixes, would.files, would.bytes) == (done.prefixes, done.files, done.bytes) == (6, 20, 80)
-    assert sorted(told) == sorted(each for each in OURS + MANIFESTS if not each.endswith(("/2", "/12.json")))
+    assert (would.prefixes, would.files, would.bytes) == (done.prefixes, done.files, done.bytes) == (6, 22, 88)
+    assert would.logs == done.logs == 2
+    assert sorted(told) == sorted(
+        each for each in OURS + MANIFESTS + LOGS if not each.endswith(("/2", "/12.json"))
+    )
     kept = {f"{each}/{name}" for each in OURS if each.endswith("/2") for name in FILES}
     kept |= {each for each in MANIFESTS if each.endswith("/12.json")}
+    kept |= {f"{each}/{LINES}" for each in LOGS if each.endswith("/2")}
     assert await left(kind, tmp_path, store) == kept | set(OTHERS)
     again = await collect(root, judge, dry_run=False)
     assert (again.prefixes, again.kept_by_reason) == (0, {"not so": 3})

@@ -115,6 +115,8 @@ class Attempt:
             claimed = claim(tx, ClaimRequest(task_id=made.task_id, worker_id="w"), data)
             assert isinstance(claimed, Claimed)
             self.write = claimed.work.outputs[0].prefix.removeprefix(data).lstrip("/")
+            assert claimed.work.log is not None
+            self.log = claimed.work.log.removeprefix(data).lstrip("/")
             self.fence = Fence(task_id=made.task_id, attempt=claimed.attempt, lease_id=claimed.lease_id)
             self.scope = scopes.scope_of(claimed.work, data)
             token = capabilities.issue(
@@ -296,7 +298,9 @@ def test_what_is_asked_of_sts_is_the_scope_of_the_attempt(attempt: Attempt) -> N
     assert sorted(read["Resource"]) == sorted(
         [f"arn:aws:s3:::data/root/{attempt.read}*", f"arn:aws:s3:::data/root/{attempt.write}*"]
     )
-    assert write["Resource"] == [f"arn:aws:s3:::data/root/{attempt.write}*"]
+    assert sorted(write["Resource"]) == sorted(  # Its log is written, and not read.
+        [f"arn:aws:s3:::data/root/{attempt.write}*", f"arn:aws:s3:::data/root/{attempt.log}*"]
+    )
     assert deny["Effect"] == "Deny"
 
 

@@ -74,6 +74,31 @@ def place(held: Claimed, index: int = 0) -> str:
     return held.work.outputs[index].prefix.removeprefix("file:/data/").rstrip("/")
 
 
+def test_a_log_is_kept_while_its_attempt_runs_and_for_a_while_after(state: State, state_clock: Clock) -> None:
+    orders = live(deployed(state, SHOP), "shop.orders")
+    held = claimed(state, manual_task(state, orders, "a"))
+    assert held.work.log is not None
+    log = held.work.log.removeprefix("file:/data/").rstrip("/")
+    forgotten = log.replace(held.work.task_id, "00000000-0000-4000-8000-000000000000")
+
+    def verdicts(log_keep_s: float) -> list[tuple[bool, str]]:
+        request = JudgeRequest(prefixes=[log, forgotten], keep_s=0, log_keep_s=log_keep_s)
+        with state.write() as tx:
+            return [(each.gone, each.why) for each in garbage.judge(tx, request)]
+
+    state_clock.advance(40 * DAY)
+    assert verdicts(30 * DAY) == [(False, "the attempt is running"), (True, "the log is old")]
+    finish(state, held, outputs=[output(held)])
+    state_clock.advance(29 * DAY)
+    assert verdicts(30 * DAY)[0] == (False, "the log is not old")
+    state_clock.advance(2 * DAY)
+    assert verdicts(30 * DAY)[0] == (True, "the log is old")
+    assert judged(state, "_logs/2026-99-99/" + log.partition("/")[2].partition("/")[2], keep_s=0)[0][0] is True
+    assert (
+        judged(state, "_logs/2026-99-99/" + forgotten.partition("/")[2].partition("/")[2], keep_s=0)[0][0] is False
+    )
+
+
 def test_what_stands_is_kept_and_what_was_replaced_goes_after_a_while(state: State, state_clock: Clock) -> None:
     orders = live(deployed(state, SHOP), "shop.orders")
     first = feed(state, orders, "a", "1")

@@ -18,6 +18,8 @@ from qo.agent.code.version_processes import ProcessDied, VersionProcess, Version
 from qo.agent.dataset_files import Storage
 from qo.agent.heartbeats import HeartbeatThread, HeldTask
 from qo.agent.lineage import Lineage, NoLineage
+from qo.agent.logs.capture import enter_log
+from qo.agent.logs.log_thread import LogThread
 from qo.agent.operator_run import QualityFailed, Run, run_label
 from qo.agent.operators import Executor, ExecutorUnavailable
 from qo.agent.segments import HeldSegments
@@ -80,6 +82,7 @@ class Agent:
         lineage: Lineage | None = None,
         codes: Codes | None = None,
         processes: VersionProcesses | None = None,
+        logs: LogThread | None = None,
     ) -> None:
         self._api = api
         self._heart = heart
@@ -89,6 +92,7 @@ class Agent:
         self._lineage = lineage or NoLineage()
         self._codes = codes
         self._processes = processes
+        self._logs = logs
         self._tracer = make_tracer()
 
     async def wake(self, input: Any, context: Context) -> str | Acked:
@@ -151,6 +155,8 @@ class Agent:
     async def attempt(self, claimed: Claimed, context: AttemptContext) -> str | Acked:
         """Run a claimed task and report its outcome, which is returned as text."""
         held = HeldTask(claimed, CancelToken(), token=claimed.capability_token)
+        if self._logs is not None and claimed.work.log is not None:
+            held.log = self._logs.open(claimed.work.log)
         self._lineage.report_start(claimed.work, held.now())
         work = asyncio.create_task(self._run_traced(held))
         loop = asyncio.get_running_loop()
@@ -171,17 +177,24 @@ class Agent:
             held.cancel.request(Why.SHUTDOWN if why in (None, Why.LOST) else why)
             work.cancel()
             await asyncio.wait({work})
+            await self._finish_log(held)
             await self._settle(held, _completion(held, work))
             raise
         else:
             context.free_slot()  # The next task need not wait until this one is reported.
+            await self._finish_log(held)
             return await self._settle(held, _completion(held, work))
         finally:
             if alarm is not None:
                 alarm.cancel()
             self._heart.let_go(held)
 
+    async def _finish_log(self, held: HeldTask) -> None:
+        if self._logs is not None and held.log is not None:
+            await self._logs.finish(held.log)
+
     async def _run_traced(self, held: HeldTask) -> Run:
+        enter_log(held.log)  # In the context of this asyncio task, and of what it starts.
         work = held.claimed.work
         if self._tracer is None or not self._tracer.is_recording():
             return await self._run(held)

@@ -1,7 +1,7 @@
 """Deletes files that nobody needs any more: lists the data root, asks which prefixes may go, deletes those.
 
 Each prefix is judged and deleted by itself, so an interrupted collection is simply started again. Only files below the
-prefix of an attempt and manifests of versions are touched, never bundles, latest manifests or foreign files.
+prefix of an attempt, its log and manifests of versions are touched, never bundles, latest manifests or foreign files.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from qo.api.contract.garbage import PREFIXES_MAX, PrefixVerdict
+from qo.core import run_log
 from qo.dispatcher.engine.garbage import PREFIX
 from qo.dispatcher.views.manifests import KEY
 from qo.errors import NotFound
@@ -23,10 +24,11 @@ Judge = Callable[[Sequence[str]], Awaitable[Sequence[PrefixVerdict]]]
 
 @dataclass(slots=True)
 class Candidate:
-    """The prefix of an attempt with the files below it, or a manifest."""
+    """The prefix of an attempt with the files below it, the same of its log, or a manifest."""
 
     prefix: str  # Below the data root, without a slash at its end.
     is_manifest: bool = False
+    is_log: bool = False
     files: int = 0
     bytes: int = 0
     paths: list[str] = field(default_factory=list[str])
@@ -37,7 +39,8 @@ class Collected:
     """What was deleted; of a dry run, what would be."""
 
     prefixes: int = 0  # Of attempts.
-    files: int = 0  # Of these, and manifests.
+    logs: int = 0  # Of attempts.
+    files: int = 0  # Of all these, and manifests.
     bytes: int = 0
     kept_by_reason: dict[str, int] = field(
         default_factory=dict[str, int]
@@ -65,19 +68,20 @@ async def collect(
 
 
 async def _candidates(root: Directory) -> AsyncIterator[Candidate]:
-    """Every prefix of an attempt and every manifest of a version, each once."""
+    """Every prefix of an attempt, every log and every manifest of a version, each once."""
     current: Candidate | None = None
     with suppress(NotFound):  # Nothing was written yet.
         async for page in root.list():
             for file in page:
                 is_manifest = KEY.match(file.path) is not None
                 prefix = file.path if is_manifest else "/".join(file.path.split("/")[:4])
-                if not is_manifest and (file.path == prefix or not PREFIX.match(prefix)):
+                is_log = run_log.PREFIX.match(prefix) is not None
+                if not is_manifest and (file.path == prefix or not (is_log or PREFIX.match(prefix))):
                     continue
                 if current is not None and current.prefix != prefix:
                     yield current
                     current = None
-                current = current or Candidate(prefix, is_manifest)
+                current = current or Candidate(prefix, is_manifest, is_log)
                 current.paths.append(file.path)
                 current.files += not file.path.endswith("/")
                 current.bytes += file.size
@@ -97,12 +101,13 @@ async def _delete_judged(
     for each in batch:
         verdict = verdicts[each.prefix]
         if not verdict.gone:
-            if not each.is_manifest:
+            if not each.is_manifest and not each.is_log:
                 collected.kept_by_reason[verdict.why] = collected.kept_by_reason.get(verdict.why, 0) + 1
             continue
         if not dry_run:
             await root.delete(each.paths)
-        collected.prefixes += not each.is_manifest
+        collected.prefixes += not each.is_manifest and not each.is_log
+        collected.logs += each.is_log
         collected.files += each.files
         collected.bytes += each.bytes
         on_deleted(each, verdict.why)

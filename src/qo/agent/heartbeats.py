@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from qo.agent.logs.attempt_log import AttemptLog
 from qo.agent.operator_run import Run
 from qo.api.contract.task import Claimed, HeartbeatRequest
 from qo.api.internal_client import DispatcherClient
@@ -39,6 +40,7 @@ class HeldTask:
     lost: bool = False  # The dispatcher has answered that the lease is lost.
     settling: bool = False  # Its completion is being sent: a refused heartbeat is expected.
     run: Run | None = None  # Set when the operator starts.
+    log: AttemptLog | None = None
     began_s: float = field(default_factory=time.monotonic)
     _reported: Any = field(default=None, repr=False)
 

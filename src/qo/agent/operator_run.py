@@ -240,8 +240,9 @@ class Run:
         self.result: Any = None  # A small value for people to see.
         self.checks: list[CheckBody] = []  # The results of expectations.
         self.rejected: list[OutputBody] = []  # Outputs that failed, kept for inspection.
+        label = run_label(work)
         about = {"task_id": work.task_id, "attempt": work.attempt, "job": f"{work.dag}.{work.job}"}
-        self.log = _RunLog(logging.getLogger("qo.run"), about, run_label(work))
+        self.log = _RunLog(logging.getLogger("qo.run"), about | {"run_label": label}, label)
 
     @property
     def config(self) -> Mapping[str, Any]:

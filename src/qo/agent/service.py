@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,16 +15,20 @@ from qo.agent.code.loaded import find_function
 from qo.agent.code.version_processes import VersionProcesses
 from qo.agent.heartbeats import HeartbeatThread
 from qo.agent.lineage import LineageReporter
+from qo.agent.logs.capture import capturing
+from qo.agent.logs.log_thread import LogThread
 from qo.agent.operators import Executor
 from qo.api.internal_client import DispatcherClient, internal_url
 from qo.config.settings import DEFAULT as DEFAULT_ORIGIN
 from qo.config.settings import Settings
+from qo.core.run_log import Limits
 from qo.dispatcher.auth.local_tokens import PresentedToken, presented_token
 from qo.dispatcher.outbox.queues import prepare
 from qo.errors import Forbidden, Unauthenticated, Unavailable, UsageError
 from qo.pipeline.registry import DEFAULT, Launcher
 from qo.queue.connecting import connect
 from qo.store.blocking_files import BlockingFiles
+from qo.store.directory import open_directory
 from qo.worker.api.app import App
 from qo.worker.observe.secrets import register_secret
 from qo.worker.observe.stats import Stats
@@ -98,13 +102,30 @@ async def open_agent(
         dispatcher = settings.dispatcher
         async with LineageReporter(dispatcher.data_root, files, dispatcher.lineage_url) as lineage:
             secrets_dir = Path(dispatcher.secrets_dir)
-            yield Agent(client, heartbeats, executor, files, secrets_dir, lineage, codes, processes)
+            with open_logs(settings) as logs:
+                yield Agent(client, heartbeats, executor, files, secrets_dir, lineage, codes, processes, logs)
     finally:
         heartbeats.stop()
         await client.close()
         if storage is None:
             await files.close()
         await asyncio.to_thread(executor.close)
+
+
+@contextmanager
+def open_logs(settings: Settings) -> Generator[LogThread | None]:
+    """Capture what attempts print within the block, and write it; None if none of it is to be kept."""
+    bytes_max = settings.worker.run_log_bytes
+    if bytes_max == 0:
+        yield None
+        return
+    logs = LogThread(lambda location: open_directory(location, settings), Limits(bytes_max))
+    logs.start()
+    try:
+        with capturing():
+            yield logs
+    finally:
+        logs.stop()
 
 
 def with_spark_slots(settings: Settings, runtime: str) -> Settings:

@@ -237,6 +237,13 @@ class WorkerSettings:
         kind=kinds.choice(PackageDrift),
         help="What to do if an installed package differs from what a version recorded: warn, or refuse to run it.",
     )
+    run_log_bytes: int = setting(
+        1024 * 1024,
+        "QO_RUN_LOG_BYTES",
+        kind=kinds.whole(0, 64 * 1024 * 1024),
+        help="Bytes that are kept of what one attempt of a pipeline prints and logs: its beginning and its end. "
+        "0: nothing is kept.",
+    )
     http: str = setting(
         "127.0.0.1:0",
         "QO_WORKER_HTTP",

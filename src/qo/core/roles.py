@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from qo.core import keys
+from qo.core import keys, run_log
 from qo.core.pipeline.policy import Prefix, allow, document
 from qo.errors import UsageError
 
@@ -258,11 +258,17 @@ def _of_data(role: Role, runtime: str | None) -> list[Grant]:
     if role is Role.DISPATCHER:
         # The code of versions is among the bundles; workers read all data.
         patterns = ("_manifests/*", "bundles/*")
-        return [Grant("KeepManifests", (READ, WRITE, LIST), patterns)]
+        return [
+            Grant("KeepManifests", (READ, WRITE, LIST), patterns),
+            Grant("ReadLogs", (READ, LIST), (f"{run_log.DIRECTORY}/*",)),
+        ]
     if role is Role.WORKER and runtime is not None:
         # Spark's writers clear what a broken attempt has left; nothing else removes data.
         more = (DELETE,) if runtime == "spark" else ()
-        return [Grant("HoldDatasets", (READ, WRITE, "s3:AbortMultipartUpload", *more, LIST), ("*",))]
+        return [
+            Grant("HoldDatasets", (READ, WRITE, "s3:AbortMultipartUpload", *more, LIST), ("*",)),
+            Grant("TrimLogs", (DELETE,), (f"{run_log.DIRECTORY}/*",)),  # Of the middle of long ones.
+        ]
     return []
 
 

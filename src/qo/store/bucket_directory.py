@@ -21,10 +21,10 @@ class BucketDirectory:
         self._store = store
         self._root = root
 
-    async def list(self, *, accepts: Accepts | None = None) -> AsyncIterator[Sequence[File]]:
+    async def list(self, *, accepts: Accepts | None = None, under: str = "") -> AsyncIterator[Sequence[File]]:
         after, more = "", True
         while more:
-            page = await self._store.list("", start_after=after, limit=PAGE)
+            page = await self._store.list(under, start_after=after, limit=PAGE)
             more = page.truncated and bool(page.entries)
             if page.entries:
                 after = page.entries[-1].key

@@ -36,10 +36,11 @@ class File(NamedTuple):
 class Directory(Protocol):
     shows_partial_files: bool  # Whether a file that others are still writing can be seen.
 
-    def list(self, *, accepts: Accepts | None = None) -> AsyncIterator[Sequence[File]]:
+    def list(self, *, accepts: Accepts | None = None, under: str = "") -> AsyncIterator[Sequence[File]]:
         """Every file at any depth, in pages; files of one directory, with all below it, follow each other.
 
-        A name that ``accepts`` refuses is left out, a directory with everything in it. Raises NotFound if the
+        ``under``: only what lies below this directory, ``a/b/``; nothing if it is not there. A name that ``accepts``
+        refuses is left out, a directory with everything in it. Raises NotFound if the
         directory does not exist; a bucket has every prefix.
         """
         ...

@@ -58,10 +58,10 @@ class LocalDirectory:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    async def list(self, *, accepts: Accepts | None = None) -> AsyncIterator[Sequence[File]]:
+    async def list(self, *, accepts: Accepts | None = None, under: str = "") -> AsyncIterator[Sequence[File]]:
         if not await asyncio.to_thread(self.root.is_dir):
             raise NotFound(f"there is no directory {self.root}")
-        files = self._walk(accepts or (lambda _: True))
+        files = self._walk(accepts or (lambda _: True), self._path(under) if under else self.root)
         while page := await asyncio.to_thread(lambda: list(islice(files, PAGE))):
             yield page
 
@@ -102,10 +102,8 @@ class LocalDirectory:
             )
         return self.root / path
 
-    def _walk(self, accepts: Accepts) -> Iterator[File]:
-        for folder, folders, names in os.walk(
-            self.root
-        ):  # Links to directories are among the folders, and not walked.
+    def _walk(self, accepts: Accepts, top: Path) -> Iterator[File]:
+        for folder, folders, names in os.walk(top):  # Links to directories are among the folders, and not walked.
             folders[:] = sorted(name for name in folders if accepts(name))
             if not folders and not names and folder != str(self.root):
                 yield File(f"{Path(folder).relative_to(self.root).as_posix()}/", "", 0)

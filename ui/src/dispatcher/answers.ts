@@ -203,6 +203,23 @@ export interface RunLine {
   superseded: { by_task: string | null; version: number | null; text: string } | null;
 }
 
+export interface LogLine {
+  n: number; // Numbers that are missing were not kept.
+  at: string;
+  stream: string;
+  text: string;
+  level: string | null;
+  logger: string | null;
+}
+
+export interface RunLog {
+  attempt: number | null;
+  running: boolean;
+  lines: LogLine[];
+  after: number;
+  more: boolean;
+}
+
 export interface RunShown extends RunLine {
   operator: string;
   code: string | null;

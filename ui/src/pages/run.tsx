@@ -15,6 +15,7 @@ import { Tree } from "../show/tree";
 import { placeOf } from "./datasets";
 import { WithDispatcher } from "./pipelines";
 import { Attempts, Pieces } from "./run_attempts";
+import { Log } from "./run_log";
 import { State } from "./run_state";
 
 export function RunPage({ id }: { id: string }): JSX.Element {
@@ -97,6 +98,7 @@ function One({ dispatcher, id }: { dispatcher: Dispatcher; id: string }): JSX.El
               <Attempts run={run} />
               <Pieces run={run} names={names} />
             </div>
+            <Log dispatcher={dispatcher} run={run} />
             {checks.length > 0 && (
               <Panel title="Quality">
                 <ul class="legend">

@@ -146,6 +146,7 @@ class Work(Answer):
     row_filter: dict[str, Any] | None = None
     timeout_seconds: float | None = None
     traceparent: str | None = None
+    log: str | None = None  # The prefix of the attempt's log; it may write there, and not read.
     code: WorkCode | None = None  # Unset: the worker runs its own code.
     bundle_id: str | None = None
     entrypoint: str | None = None

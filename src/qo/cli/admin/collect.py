@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 app = new_app()
 KEEP = "7d"
+KEEP_LOGS = "30d"
 
 
 @command(app, "collect")
@@ -33,6 +34,15 @@ def collect(
             show_default=False,
         ),
     ] = KEEP,
+    logs_older_than: Annotated[
+        str,
+        typer.Option(
+            "--logs-older-than",
+            metavar="DURATION",
+            help=f"Keep logs of attempts that ended more recently than this [{KEEP_LOGS}].",
+            show_default=False,
+        ),
+    ] = KEEP_LOGS,
     retired: Annotated[
         bool,
         typer.Option(
@@ -43,11 +53,12 @@ def collect(
 ) -> None:
     """Delete files of pipelines that nothing needs any more.
 
-    These are files of failed attempts, files that were replaced long enough ago, and old manifests. Files that are
-    current, that a rollback needs or that a running task reads are never deleted. Run it where the data can be reached;
-    if it is interrupted, run it again.
+    These are files of failed attempts, files that were replaced long enough ago, old manifests and old logs. Files that
+    are current, that a rollback needs or that a running task reads are never deleted. Run it where the data can be
+    reached; if it is interrupted, run it again.
     """
     keep_s = parse_duration_s(older_than, "--older-than")
+    log_keep_s = parse_duration_s(logs_older_than, "--logs-older-than")
     with require_extra():
         from qo.agent import collection
         from qo.api.contract.garbage import PrefixVerdict
@@ -56,7 +67,7 @@ def collect(
 
     async def work(client: UserClient) -> Collected:
         async def judge(prefixes: Sequence[str]) -> list[PrefixVerdict]:
-            body: dict[str, Any] = {"prefixes": list(prefixes), "keep_s": keep_s}
+            body: dict[str, Any] = {"prefixes": list(prefixes), "keep_s": keep_s, "log_keep_s": log_keep_s}
             answer = await client.post("/v1/collection", {**body, "retired": retired, "dry_run": dry_run})
             return [PrefixVerdict.model_validate(each) for each in answer["judged"]]
 
@@ -78,14 +89,16 @@ def _show(session: Session, collected: Collected, dry_run: bool) -> None:
     if session.json:
         counts = {
             "prefixes": collected.prefixes,
+            "logs": collected.logs,
             "files": collected.files,
             "bytes": collected.bytes,
             "kept": collected.kept_by_reason,
         }
         session.output.document({**counts, "dry_run": dry_run})
         return
-    attempts, files = format_count(collected.prefixes), format_count(collected.files)
-    amount = f"{attempts} attempts, {files} files, {format_bytes(collected.bytes)}"
+    attempts, logs = format_count(collected.prefixes), format_count(collected.logs)
+    files = format_count(collected.files)
+    amount = f"{attempts} attempts, {logs} logs, {files} files, {format_bytes(collected.bytes)}"
     session.output.note(f"{amount} {'would be deleted' if dry_run else 'deleted'}")
     for why, count in sorted(collected.kept_by_reason.items()):
         session.output.note(f"kept {format_count(count)}: {why}")

@@ -1,4 +1,4 @@
-"""qo run list, show, cancel, replay: the tasks of pipelines."""
+"""qo run list, show, logs, cancel, replay: the tasks of pipelines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from qo.api.public_client import UserClient
 
 app = new_app()
-run = new_group(app, "run", "List, show, cancel and replay tasks of pipelines.")
+run = new_group(app, "run", "List, show, cancel and replay tasks of pipelines; read their logs.")
 
 TaskId = Annotated[str, typer.Argument(metavar="TASK", help="The task's id.")]
 TaskIds = Annotated[list[str], typer.Argument(metavar="TASK...", help="The ids of the tasks.")]
@@ -165,6 +165,34 @@ def _describe_reschedules(answer: Mapping[str, Any]) -> str:
 def _span(each: Mapping[str, Any]) -> str:
     end = format_timestamp(each["ended_at"])
     return format_timestamp(each["started_at"]) + (f" to {end}" if end else "")
+
+
+@command(run, "logs")
+def logs(
+    session: Session,
+    task_id: TaskId,
+    attempt: Annotated[
+        int | None,
+        typer.Option("--attempt", min=1, help="The log of this attempt [the last one].", show_default=False),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on printing while it runs, also its next attempts.")
+    ] = False,
+    last: Annotated[
+        int | None,
+        typer.Option(
+            "--last", min=1, max=5000, help="Begin with this many lines from the end.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Print what an attempt at a task has printed and logged.
+
+    Times are UTC. With --follow and --json each line is a JSON document.
+    """
+    from qo.cli.pipelines.run_log import LogPrinter
+
+    printer = LogPrinter(session, task_id, attempt, last)
+    ask(session, printer.follow if follow else printer.print_all)
 
 
 @command(run, "cancel")

@@ -6,11 +6,13 @@ A claim is never an error. Limits and pauses play no part in it: they act before
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import msgspec
 import sqlalchemy as sa
 
 from qo.api.contract.task import Claimed, ClaimRequest, NotClaimed, Work, WorkCode, WorkInput, WorkOutput
+from qo.core import run_log
 from qo.core.lifecycle import Claim, Reason, Rejected
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.core.task import Status
@@ -151,6 +153,7 @@ def _work(
         row_filter=_row_filter(tx, row),
         timeout_seconds=row["timeout_seconds"],
         traceparent=row["traceparent"],
+        log=log_prefix(data_root, row["id"], row["attempt"], row["started_at"]),
         code=_code(job, data_root),
         bundle_id=udf.bundle_id if udf is not None else None,
         entrypoint=udf.entrypoint if udf is not None else None,
@@ -170,6 +173,11 @@ def _code(job: LiveJob, data_root: str) -> WorkCode | None:
 def prefix(data_root: str, dataset_id: str, generation_id: str, task_id: str, attempt: int) -> str:
     """Return where one attempt writes one output. No other attempt ever writes there."""
     return f"{data_root.rstrip('/')}/{prefix_path(dataset_id, generation_id, task_id, attempt)}"
+
+
+def log_prefix(data_root: str, task_id: str, attempt: int, started_at: datetime) -> str:
+    """Return where one attempt writes its log."""
+    return f"{data_root.rstrip('/')}/{run_log.prefix_of(task_id, attempt, started_at)}"
 
 
 def live_job(live: Topology, row: Row) -> LiveJob | None:

@@ -1,6 +1,7 @@
 """The scope of an attempt, derived from its work.
 
-An attempt reads the generations of its inputs, and writes below the prefixes of its outputs, which it may read back.
+An attempt reads the generations of its inputs, and writes below the prefixes of its outputs, which it may read back. It
+writes its log, and reads no log.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def scope_of(work: Work, data_root: str) -> Scope:
     grants = tuple(Grant(*ids, _storage(_directory(data_root, *ids))) for ids in sorted(read | outputs))
     write = _prefixes(each.prefix for each in work.outputs)
     inputs = _prefixes(_directory(data_root, *ids) for ids in read)
-    return Scope(grants, tuple(sorted({*inputs, *write})), write)
+    log = _prefixes([work.log] if work.log is not None else [])
+    return Scope(grants, tuple(sorted({*inputs, *write})), tuple(sorted({*write, *log})))
 
 
 def token_for(ring: KeyRing, work: Work, lease_id: str, data_root: str, *, token_id: str, now: datetime) -> str:

@@ -7,6 +7,9 @@ Every attempt writes below a prefix of its own, so the verdict is about attempts
     kept    current output of a generation, and replaced output that a running task may still read
     gone    the rest: attempts without a commit, and output that was replaced long ago
 
+The log of an attempt is kept while it runs and for a while after it, whatever became of its output. So is one that the
+state has forgotten, by the day in its path.
+
 A file is in use by all commits that name it: that of its own attempt, and those that share it (``loans``).
 
 The verdict "gone" is final: no fact that it rests on can change. The commits are marked, and can no longer be read.
@@ -21,12 +24,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 
 from qo.api.contract.garbage import JudgeRequest, PrefixVerdict
+from qo.core import run_log
 from qo.core.pipeline.topology import LIVE
 from qo.dispatcher.commits.retention import COLLECTION_LOCK
 from qo.dispatcher.state import scans, schema, topology
@@ -54,14 +58,41 @@ def judge(tx: Tx, request: JudgeRequest) -> list[PrefixVerdict]:
     places = {text: place for text in request.prefixes if (place := _parse_prefix(text)) is not None}
     evidence = _Evidence(tx, set(places.values()), before, retired=request.retired)
     verdicts = manifests.judge(tx, request.prefixes, before)
+    log_keep_s = request.keep_s if request.log_keep_s is None else request.log_keep_s
+    verdicts |= _judge_logs(tx, request.prefixes, tx.now - timedelta(seconds=log_keep_s))
     for text, place in places.items():
         reason = evidence.reason_to_keep(place)
         verdicts[text] = (reason is None, reason or evidence.reason_to_delete(place))
     if not request.dry_run:
         _mark_collected(tx, evidence, {place for text, place in places.items() if verdicts[text][0]})
-    unknown = (False, "neither the prefix of an attempt nor a manifest")
+    unknown = (False, "neither the prefix of an attempt nor a manifest nor a log")
     answers = [(text, *verdicts.get(text, unknown)) for text in request.prefixes]
     return [PrefixVerdict(prefix=text, gone=is_gone, why=why) for text, is_gone, why in answers]
+
+
+def _judge_logs(tx: Tx, prefixes: Sequence[str], before: datetime) -> dict[str, tuple[bool, str]]:
+    """Return for each prefix of a log whether it may be deleted, and why."""
+    logs = {text: match for text in prefixes if (match := run_log.PREFIX.match(text)) is not None}
+    keys = {text: (match["task"], int(match["attempt"])) for text, match in logs.items()}
+    attempts = _load_attempts(tx, set(keys.values())) if keys else {}
+    verdicts: dict[str, tuple[bool, str]] = {}
+    for text, key in keys.items():
+        attempt = attempts.get(key)
+        if attempt is not None and attempt["ended_at"] is None:
+            verdicts[text] = False, "the attempt is running"
+        elif (_day_end(logs[text]["day"]) if attempt is None else attempt["ended_at"]) > before:
+            verdicts[text] = False, "the log is not old"
+        else:
+            verdicts[text] = True, "the log is old"
+    return verdicts
+
+
+def _day_end(day: str) -> datetime:
+    """Return when a day of a path ended; the last moment there is for a day that does not exist."""
+    try:
+        return datetime.fromisoformat(day).replace(tzinfo=UTC) + timedelta(days=1)
+    except ValueError:
+        return datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ PUBLIC: Mapping[str, Need] = {
     "list_rejections": Need.READER,
     "list_tasks": Need.READER,
     "show_task": Need.READER,
+    "show_log": Need.READER,
     "cancel_task": Need.WRITER,
     "replay_task": Need.WRITER,
     "list_sources": Need.READER,

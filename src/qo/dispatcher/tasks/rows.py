@@ -112,7 +112,7 @@ def load_all(tx: Tx, ids: Collection[str], *, lock: bool = True) -> dict[str, Ro
 def require_row(rows: Mapping[str, Row], task_id: str) -> Row:
     """Return one of the loaded rows. Raises NotFound."""
     if task_id not in rows:
-        raise NotFound(f"there is no task {task_id}: list the tasks of its job with qo runs list JOB")
+        raise NotFound(f"there is no task {task_id}: list the tasks of its job with qo run list JOB")
     return rows[task_id]
 
 

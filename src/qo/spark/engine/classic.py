@@ -20,14 +20,16 @@ import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from qo.agent.logs.capture import current_log, outside_logs
 from qo.config.spark import SparkSettings
-from qo.spark.engine import class_archive, java, session
+from qo.spark.engine import class_archive, driver_log, java, session
 from qo.spark.engine.cluster_watch import Driver, Observation
 from qo.spark.engine.endpoint import Reach, address_text, master_endpoints, probe_any
 from qo.spark.engine.engine import Attempt, ClusterAway, Loss, Progress
@@ -66,6 +68,7 @@ class ClassicEngine:
         self._scala: Any = None
         self._sessions: Any = None
         self._properties: Any = None
+        self._thread_context: Any = None
         self._endpoints = master_endpoints(settings.master)
         self._scales_to_zero = False
         self._starts = 0
@@ -98,6 +101,7 @@ class ClassicEngine:
             table.ACTIVE_SESSION.apply_if_enabled(self._settings)
             self._scala, self._sessions = self._spark.sparkContext._jsc.sc(), _session_class(self._spark)
             self._properties = self._spark._jvm.java.util.Properties
+            self._thread_context = self._spark._jvm.org.apache.logging.log4j.ThreadContext
             self._starts += 1
             self._scales_to_zero = self._scala.getConf().getBoolean(DYNAMIC, False)
 
@@ -105,11 +109,12 @@ class ClassicEngine:
         home = java.find(self._settings, os.environ)
         os.environ.update(session.environment(self._settings, home))
         builder = SparkSession.builder
-        for key, value in session.conf(self._settings, home).items():
+        conf = driver_log.with_driver_log(session.conf(self._settings, home), _log_directory())
+        for key, value in conf.items():
             builder = builder.config(key, value)
         class_archive.build_in_background(home, self._settings)
         launch = table.LAUNCH.apply() if table.LAUNCH.is_enabled(self._settings) else contextlib.nullcontext()
-        with _restored_sigint(), launch:
+        with _restored_sigint(), launch, outside_logs():  # The JVM outlives the attempt that happens to start it.
             return builder.getOrCreate()
 
     def _forbid_stop(self, target: SparkSession | SparkContext) -> None:
@@ -141,6 +146,10 @@ class ClassicEngine:
         context.setJobGroup(attempt.tag, attempt.tag, interruptOnCancel=True)
         context.addJobTag(attempt.tag)
         self._sessions.setActiveSession(entry.session._jsparkSession)
+        if (attempt_log := current_log()) is not None and self._owns_context:
+            context.setLocalProperty(driver_log.KEY, attempt.tag)  # For its tasks; this one for its own thread.
+            self._thread_context.put(driver_log.KEY, attempt.tag)
+            attempt_log.follow(driver_log.DriverLines(_log_directory(), attempt.tag))
         return entry
 
     def _new_session(self, attempt: Attempt) -> SparkSession:
@@ -286,7 +295,7 @@ class ClassicEngine:
         """End the JVM, whatever state it is in, and make PySpark forget it."""
         self._lost |= dict.fromkeys(list(self._open), loss)
         self._open.clear()
-        self._scala = self._sessions = self._properties = None
+        self._scala = self._sessions = self._properties = self._thread_context = None
         context, gateway, process = spark.sparkContext, SparkContext._gateway, _process()
         allow_stop(context)
         private_state.detach_context(context)
@@ -302,6 +311,10 @@ class ClassicEngine:
 def _session_class(spark: SparkSession) -> Any:
     """Return Spark's own class, which sets the active session of a thread that PySpark did not start."""
     return spark._jvm.org.apache.spark.sql.classic.SparkSession
+
+
+def _log_directory() -> Path:
+    return session.scratch() / "logs"
 
 
 def _process() -> subprocess.Popen[bytes] | None:

@@ -131,7 +131,9 @@ def traceback_of(error: BaseException) -> str | None:
     try:
         summary = traceback.TracebackException.from_exception(error)
         _drop_frames_before_handler(summary)
-        return redact_secrets(_encodable("".join(summary.format())))[-TRACEBACK_CHARS_MAX:]
+        first = redact_secrets(_encodable(_user_frames_text(summary)))[: TRACEBACK_CHARS_MAX // 4]
+        whole = redact_secrets(_encodable("".join(summary.format())))
+        return first + whole[len(first) - TRACEBACK_CHARS_MAX :]
     except BaseException:
         return None
 
@@ -148,6 +150,22 @@ def _drop_frames_before_handler(summary: traceback.TracebackException) -> None:
         first = next((at for at, frame in enumerate(current.stack) if _is_user_code(frame.filename)), 0)
         del current.stack[:first]
         pending += [current.__cause__, current.__context__, *(current.exceptions or ())]
+
+
+def _user_frames_text(summary: traceback.TracebackException) -> str:
+    """Return the frames of the user's own code, if a traceback ends deep in the code of others; otherwise nothing."""
+    visited: set[int] = set()
+    current: traceback.TracebackException | None = summary
+    while current is not None and id(current) not in visited:
+        visited.add(id(current))
+        frames = [frame for frame in current.stack if _is_user_code(frame.filename)]
+        if frames:
+            if frames[-1] is current.stack[-1]:
+                return ""  # It is what one sees at the end, anyway.
+            places = "".join(traceback.StackSummary.from_list(frames).format())
+            return f"In your code (most recent call last):\n{places}\nIn full:\n"
+        current = current.__cause__ or current.__context__
+    return ""
 
 
 def _is_user_code(filename: str) -> bool:

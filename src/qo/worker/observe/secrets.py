@@ -7,6 +7,8 @@ a secret to act as a worker.
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping, Sequence
 
 from qo.config.settings import SETTINGS
 from qo.core.redaction import redact
@@ -20,6 +22,9 @@ _VARIABLES = (
     *_AWS,
     *(name for row in SETTINGS if row.secret and not row.key.startswith("spark.") for name in row.env),
 )
+# Variables of others whose names say what they hold. Places of secrets are not secret.
+_SECRET_NAME = re.compile(r"PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|PRIVATE_?KEY|CREDENTIAL", re.IGNORECASE)
+_PLACE_NAME = re.compile(r"_(FILE|PATH|DIR|URL|URI|HOST|NAME|ID|ARN|TTL|EXPIRES?|EXPIRATION)\Z", re.IGNORECASE)
 # A set that keeps its order. Processes have few secrets; jobs read theirs again and again.
 _secrets: dict[str, None] = {}
 
@@ -34,7 +39,25 @@ def register_secret(secret: str) -> str:
 
 
 def redact_secrets(text: str) -> str:
+    return redact(text, _known_secrets())
+
+
+def redact_lines(lines: Sequence[str]) -> list[str]:
+    """Redact lines without line ends. A secret of several lines, such as a private key, is hidden line by line."""
+    secrets = [part for secret in _known_secrets() for part in secret.splitlines()]
+    return redact("\n".join(lines), secrets).split("\n") if lines else []
+
+
+def _known_secrets() -> list[str]:
     values = [value for name in _VARIABLES if (value := os.environ.get(name))]
     parts = [part for value in values for part in value.split(",")]  # Two tokens, while they are being changed.
     keys = [each.partition(":")[2] for each in os.environ.get(_KEYS, "").split(",")]  # Without their ids.
-    return redact(text, [*values, *parts, *keys, *list(_secrets)])
+    return [*values, *parts, *keys, *_named_secrets(os.environ), *list(_secrets)]
+
+
+def _named_secrets(environ: Mapping[str, str]) -> list[str]:
+    return [
+        value
+        for name, value in environ.items()
+        if not name.startswith("QO_") and _SECRET_NAME.search(name) and not _PLACE_NAME.search(name)
+    ]
