@@ -94,7 +94,7 @@ def test_a_full_chunk_that_is_saved_takes_no_memory() -> None:
 
 @given(st.lists(st.text(alphabet="ab\n", max_size=9), max_size=40))
 def test_lines_are_what_was_printed_however_it_was_divided(parts: list[str]) -> None:
-    buffer = LineBuffer(Limits(1024 * 1024))
+    buffer = LineBuffer(Limits(1024 * 1024), float)
     for part in parts:
         buffer.write("stdout", part)
     buffer.finish_lines()
@@ -105,7 +105,7 @@ def test_lines_are_what_was_printed_however_it_was_divided(parts: list[str]) -> 
 
 @given(st.lists(st.integers(0, 500), max_size=400))
 def test_what_waits_for_a_slow_store_is_bounded(sizes: list[int]) -> None:
-    buffer = LineBuffer(Limits(8 * 1024))
+    buffer = LineBuffer(Limits(8 * 1024), float)
     for size in sizes:
         buffer.write("stdout", "x" * size + "\n")
     lines = buffer.take()
@@ -115,14 +115,14 @@ def test_what_waits_for_a_slow_store_is_bounded(sizes: list[int]) -> None:
 
 
 def test_a_line_that_is_written_over_shows_its_last_state() -> None:
-    buffer = LineBuffer(LIMITS)
+    buffer = LineBuffer(LIMITS, float)
     for text in ("\r 10%", "\r 20%", "\r100%", "\n", "50%\r", "60%\r", "done\n", "windows\r\n"):
         buffer.write("stderr", text)
     assert [line.text for line in buffer.take()] == ["100%", "done", "windows"]
 
 
 def test_a_long_line_is_cut_and_says_so() -> None:
-    buffer = LineBuffer(Limits(1024 * 1024))
+    buffer = LineBuffer(Limits(1024 * 1024), float)
     for _ in range(100):
         buffer.write("stdout", "x" * 1000)
     buffer.write("stdout", "\n")
@@ -133,7 +133,7 @@ def test_a_long_line_is_cut_and_says_so() -> None:
 
 
 def test_streams_do_not_mix_within_a_line() -> None:
-    buffer = LineBuffer(LIMITS)
+    buffer = LineBuffer(LIMITS, float)
     for stream, text in (("stdout", "a"), ("stderr", "b"), ("stdout", "c\n"), ("stderr", "d\n")):
         buffer.write(stream, text)
     assert [(line.stream, line.text) for line in buffer.take()] == [("stdout", "ac"), ("stderr", "bd")]

@@ -109,6 +109,7 @@ REPEATED = {
     "push": {"config", "core"},
     "relay": {"cli/run", "outbox"},
     "retention": {"config", "core", "dispatcher/commits"},
+    "run_log": {"api/contract", "cli/pipelines", "core", "dispatcher/http", "dispatcher/views"},
     "schedule": {"cli/queue", "core"},
     "segments": {"agent", "dispatcher/attempts", "dispatcher/http"},
     "serve": {"cli/run", "config"},

@@ -26,7 +26,7 @@ LIMITS = Limits(1024 * 1024)
 
 
 def new_log(limits: Limits = LIMITS) -> AttemptLog:
-    return AttemptLog("file:/nowhere/_logs/x/", limits, lambda log: None)
+    return AttemptLog("file:/nowhere/_logs/x/", limits, lambda log: None, 0.0)
 
 
 def lines_of(log: AttemptLog) -> list[run_log.Line]:

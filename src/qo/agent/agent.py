@@ -156,7 +156,7 @@ class Agent:
         """Run a claimed task and report its outcome, which is returned as text."""
         held = HeldTask(claimed, CancelToken(), token=claimed.capability_token)
         if self._logs is not None and claimed.work.log is not None:
-            held.log = self._logs.open(claimed.work.log)
+            held.log = self._logs.open(claimed.work.log, held.now())
         self._lineage.report_start(claimed.work, held.now())
         work = asyncio.create_task(self._run_traced(held))
         loop = asyncio.get_running_loop()

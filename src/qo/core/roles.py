@@ -265,10 +265,7 @@ def _of_data(role: Role, runtime: str | None) -> list[Grant]:
     if role is Role.WORKER and runtime is not None:
         # Spark's writers clear what a broken attempt has left; nothing else removes data.
         more = (DELETE,) if runtime == "spark" else ()
-        return [
-            Grant("HoldDatasets", (READ, WRITE, "s3:AbortMultipartUpload", *more, LIST), ("*",)),
-            Grant("TrimLogs", (DELETE,), (f"{run_log.DIRECTORY}/*",)),  # Of the middle of long ones.
-        ]
+        return [Grant("HoldDatasets", (READ, WRITE, "s3:AbortMultipartUpload", *more, LIST), ("*",))]
     return []
 
 

@@ -31,7 +31,7 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line, as it is stored."""
 
     n: int  # From 1 on. Numbers that are missing were dropped.
-    at: float  # Seconds since 1970, by the clock of the worker.
+    at: float  # Seconds since 1970, by the clock of the dispatcher; of stream spark, by its own.
     stream: str  # stdout, stderr, log or spark
     text: str
     level: str | None = None  # Of streams log and spark.
@@ -139,7 +139,7 @@ class LogChunks:
         self._tail: deque[Chunk] = deque()
         self._head_bytes = self._tail_bytes = 0
         self._open: Chunk | None = None
-        self._stale: dict[str, int] = {}  # Chunks to delete, by name, with their sizes.
+        self._stale: dict[str, None] = {}  # The names of chunks to delete, in order.
 
     def add(self, lines: Iterable[tuple[int, bytes]]) -> None:
         """Add encoded lines, with their numbers, in order."""
@@ -174,11 +174,6 @@ class LogChunks:
     def kept_bytes(self) -> int:
         return self._head_bytes + self._tail_bytes
 
-    @property
-    def stale_bytes(self) -> int:
-        """What was dropped and is not deleted yet."""
-        return sum(self._stale.values())
-
     def _begin(self, number: int) -> Chunk:
         if (full := self._open) is not None and full.saved_size == full.size:
             full.body = bytearray()
@@ -192,4 +187,4 @@ class LogChunks:
             dropped = self._tail.popleft()
             self._tail_bytes -= dropped.size
             if dropped.saved_size:
-                self._stale[dropped.name] = dropped.saved_size
+                self._stale[dropped.name] = None

@@ -16,6 +16,16 @@ Wake = Callable[["AttemptLog"], None]
 DRAIN_S = 0.2  # For the last output of child processes that have ended.
 
 
+class Clock:
+    """The time of the dispatcher, as far as it is known here."""
+
+    def __init__(self, began_at: float) -> None:
+        self._offset = began_at - time.monotonic()
+
+    def __call__(self) -> float:
+        return self._offset + time.monotonic()
+
+
 class Follower(Protocol):
     """A source of lines beside what is printed: the driver of Spark."""
 
@@ -29,12 +39,14 @@ class Follower(Protocol):
 class AttemptLog:
     """Takes what the attempt prints, from any thread; ``LogThread`` writes it."""
 
-    def __init__(self, location: str, limits: Limits, wake: Wake) -> None:
+    def __init__(self, location: str, limits: Limits, wake: Wake, began_at: float) -> None:
+        """``began_at``: the time now, by the clock of the dispatcher, so that logs of all workers compare."""
         self.location = location
+        self._clock = Clock(began_at)
         self.chunks = LogChunks(limits)
         self.flushes = 0
         self.failures = 0  # In a row.
-        self._buffer = LineBuffer(limits)
+        self._buffer = LineBuffer(limits, self._clock)
         self._wake = wake
         self._is_awake = False  # Whoever writes it knows that there is something.
         self._closed = False
@@ -50,12 +62,10 @@ class AttemptLog:
             self._is_awake = True
             self._wake(self)
 
-    def add(
-        self, stream: str, text: str, level: str | None = None, logger: str | None = None, *, at: float
-    ) -> None:
+    def add(self, stream: str, text: str, level: str | None = None, logger: str | None = None) -> None:
         if self._closed:
             return
-        self._buffer.add(at, stream, text, level, logger)
+        self._buffer.add(self._clock(), stream, text, level, logger)
         if not self._is_awake:
             self._is_awake = True
             self._wake(self)
@@ -87,10 +97,6 @@ class AttemptLog:
             for follower in self._followers:
                 for at, level, logger, text in follower.read():
                     self._buffer.add(at, "spark", text, level, logger)
-
-    @property
-    def is_open(self) -> bool:
-        return not self._closed
 
     @property
     def has_children(self) -> bool:

@@ -131,7 +131,7 @@ class _Handler(logging.Handler):
             self.handleError(record)
             return
         label = getattr(record, "run_label", None)  # The log of a run need not name it in each line.
-        log.add("log", text.removeprefix(f"{label}: "), record.levelname.lower(), record.name, at=record.created)
+        log.add("log", text.removeprefix(f"{label}: "), record.levelname.lower(), record.name)
 
 
 def _install() -> None:

@@ -6,8 +6,8 @@ Called for everything that an operator prints, so it only assembles lines; whoev
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from qo.core.run_log import LINE_CHARS_MAX, Limits
@@ -33,7 +33,8 @@ class RawLine(NamedTuple):
 class LineBuffer:
     """Keeps the beginning of the log, and the newest lines after it. Call it from any thread."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
+        self._now = now
         self._lock = threading.Lock()  # Guards all but the first.
         # What was printed: the stream, the text and, if it has a line end, the time.
         self._printed: deque[tuple[str, str, float | None]] = deque()
@@ -47,8 +48,7 @@ class LineBuffer:
 
     def write(self, stream: str, text: str) -> None:
         """Add what was printed. ``print`` calls this several times for a line, so it does almost nothing."""
-        # For people to read: no decision depends on it, so the worker's own clock is good enough.
-        self._printed.append((stream, text, time.time() if "\n" in text else None))  # noqa: TID251
+        self._printed.append((stream, text, self._now() if "\n" in text else None))
         if len(self._printed) > PRINTED_MAX:
             with self._lock:
                 self._make_lines()
@@ -65,7 +65,7 @@ class LineBuffer:
         with self._lock:
             self._make_lines()
             for stream, unfinished in self._unfinished.items():
-                self._append(stream, *unfinished, time.time())  # noqa: TID251 - as above.
+                self._append(stream, *unfinished, self._now())
             self._unfinished.clear()
 
     def take(self) -> list[RawLine]:

@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 
 from qo.agent.logs.attempt_log import AttemptLog
 from qo.core import run_log
 from qo.core.run_log import Limits
-from qo.errors import StoreError
+from qo.errors import StoreError, Unavailable
 from qo.store.directory import Directory
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class LogThread:
         self._loop = asyncio.new_event_loop()
         self._opening = asyncio.Lock()
         self._roots: dict[str, Directory] = {}
+        self._undeletable: set[str] = set()  # Roots in which this worker may not delete.
         self._scheduled: dict[AttemptLog, asyncio.TimerHandle] = {}
         self._flushing: dict[AttemptLog, asyncio.Task[None]] = {}
         self._thread = threading.Thread(target=self._run, name="qo-logs", daemon=True)
@@ -49,9 +51,9 @@ class LogThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
-    def open(self, location: str) -> AttemptLog:
-        """Open the log of an attempt. Nothing is written before it has a line."""
-        return AttemptLog(location, self._limits, self._wake)
+    def open(self, location: str, now: datetime) -> AttemptLog:
+        """Open the log of an attempt. Nothing is written before it has a line. ``now``: by the dispatcher's clock."""
+        return AttemptLog(location, self._limits, self._wake, now.timestamp())
 
     async def finish(self, attempt: AttemptLog) -> None:
         """Write the end of a log, so that whoever sees that the attempt has ended can read all of it.
@@ -130,8 +132,7 @@ class LogThread:
 
     async def _write(self, attempt: AttemptLog) -> None:
         chunks = attempt.chunks
-        if chunks.stale_bytes <= self._limits.bytes_max or not attempt.is_open:
-            attempt.encode_pending()
+        attempt.encode_pending()
         unsaved = chunks.unsaved()
         if not unsaved and not chunks.stale():
             return
@@ -142,8 +143,22 @@ class LogThread:
             await root.write(f"{prefix}{chunk.name}", body)
             chunks.mark_saved(chunk, len(body))
         if names := chunks.stale():
-            await root.delete([f"{prefix}{name}" for name in names])
+            await self._delete(root, location, [f"{prefix}{name}" for name in names])
             chunks.mark_deleted(names)
+
+    async def _delete(self, root: Directory, location: str, paths: Sequence[str]) -> None:
+        """Delete chunks; a worker that may only write empties them, so that a log is bounded whatever it may do."""
+        if location not in self._undeletable:
+            try:
+                await root.delete(paths)
+                return
+            except Unavailable:
+                raise
+            except StoreError as error:
+                log.info("files below %s cannot be deleted, and are emptied instead: %s", location, error)
+                self._undeletable.add(location)
+        for path in paths:
+            await root.write(path, b"")
 
     async def _directory(self, location: str) -> Directory:
         async with self._opening:

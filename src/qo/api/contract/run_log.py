@@ -11,7 +11,7 @@ LINES_MAX = 5_000  # In one answer.
 
 class LogLine(Answer):
     n: int  # From 1 on. Numbers that are missing were dropped.
-    at: datetime  # By the clock of the worker.
+    at: datetime  # By the clock of the dispatcher; of stream spark, by its own.
     stream: str  # stdout, stderr, log or spark
     text: str
     level: str | None = None  # Of streams log and spark.

@@ -70,10 +70,10 @@ def with_driver_log(conf: Mapping[str, str], directory: Path) -> dict[str, str]:
         return dict(conf)
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = directory / "log4j2.properties"
-    wanted = max(level, "WARN", key=_LEVELS.index)
-    path.write_text(_CONFIGURATION.format(console=level, level=wanted, key=KEY, directory=directory))
+    finest = max(level, "WARN", key=_LEVELS.index)
+    path.write_text(_CONFIGURATION.format(console=level, level=finest, key=KEY, directory=directory))
     option = f"-Dlog4j2.configurationFile=file:{path}"
-    return {**conf, _LEVEL: wanted, _OPTIONS: f"{options[0]} {option}".strip()}
+    return {**conf, _LEVEL: finest, _OPTIONS: f"{options[0]} {option}".strip()}
 
 
 class DriverLines:

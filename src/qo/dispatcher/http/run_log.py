@@ -9,11 +9,11 @@ from fastapi import Query
 
 from qo.api.contract.run_log import LINES_MAX, RunLog
 from qo.config.settings import Settings
-from qo.core import run_log
+from qo.core.run_log import prefix_of
 from qo.dispatcher.http.routes import ContextParam, Routes
 from qo.dispatcher.http.tasks import TaskId
-from qo.dispatcher.views import run_logs
-from qo.dispatcher.views.run_logs import Page
+from qo.dispatcher.views import run_log
+from qo.dispatcher.views.run_log import Page
 from qo.errors import Refused, StoreError, Unavailable
 from qo.store.directory import open_directory
 
@@ -32,13 +32,13 @@ def show_log(
 ) -> RunLog:
     """Show what an attempt has printed and logged. Ask again after the last line while it is running."""
     with context.state.read() as tx:
-        task, row = run_logs.find_attempt(tx, task_id, attempt)
+        task, row = run_log.find_attempt(tx, task_id, attempt)
     if row is None:
-        return run_logs.answer(task, None, Page(()), after)
+        return run_log.answer(task, None, Page(()), after)
     # Afterwards: an attempt ends when its log is written, so the log of one that has ended is whole.
-    prefix = run_log.prefix_of(task_id, row["attempt"], row["started_at"])
+    prefix = prefix_of(task_id, row["attempt"], row["started_at"])
     page = _read(context.settings, prefix, after, limit, last)
-    return run_logs.answer(task, row, page, None if last is not None else after)
+    return run_log.answer(task, row, page, None if last is not None else after)
 
 
 def _read(settings: Settings, prefix: str, after: int, limit: int, last: int | None) -> Page:
@@ -47,7 +47,7 @@ def _read(settings: Settings, prefix: str, after: int, limit: int, last: int | N
     async def read() -> Page:
         root = await open_directory(settings.dispatcher.data_root, settings)
         try:
-            return await run_logs.read_page(root, prefix, after=after, limit=limit, last=last)
+            return await run_log.read_page(root, prefix, after=after, limit=limit, last=last)
         finally:
             await root.close()
 
