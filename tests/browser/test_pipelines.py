@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+import sqlalchemy as sa
 from playwright.async_api import Route, expect
 
+from qo.core import run_log
+from qo.core.run_log import Line
+from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.store.memory import MemoryStore
 from qo.ui.assets import Assets
@@ -125,6 +129,37 @@ async def test_a_failed_run_is_replayed_and_a_running_one_is_asked_to_stop(place
     await expect(tab.page.get_by_role("dialog")).to_have_count(0)
     await tab.shown("cancelled")
     assert status_of(place.state, place.shop.refused) == "cancelled"
+
+
+def write_log(place: Place, task_id: str, *lines: Line) -> None:
+    """As a worker does."""
+    attempts = schema.attempts
+    with place.state.read() as tx:
+        row = tx.one(sa.select(attempts).where(attempts.c.task_id == task_id))
+    assert row is not None
+    root = Path(place.dispatcher.context.settings.dispatcher.data.removeprefix("file:"))
+    path = root / run_log.prefix_of(task_id, row["attempt"], row["started_at"]) / run_log.name_of(lines[0].n)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(map(run_log.encode, lines)))
+
+
+async def test_the_log_of_a_run_is_shown_while_it_runs_and_stays_text(place: Place, tabs: Tabs) -> None:
+    running, ended = place.shop.running, place.shop.made
+    write_log(place, running, Line(1, 0.5, "stdout", "reading <b>three</b> files"))
+    write_log(place, ended, Line(1, 1.0, "log", "all is well", "warning", "shop"), Line(9, 2.0, "stderr", "done"))
+    tab = await tabs.open(place.link, f"/run/{running}")
+    log = tab.page.get_by_role("log")
+    await expect(log).to_contain_text("00:00:00.500  stdout  reading <b>three</b> files")
+    await tab.shown("still running")
+    write_log(place, running, Line(2, 0.6, "stdout", "it goes on"))
+    await expect(log).to_contain_text("it goes on")  # By itself, some seconds later.
+    await tab.go(f"/run/{ended}")
+    await expect(log).to_contain_text("warning shop  all is well")
+    await expect(log).to_contain_text("7 lines not kept")
+    await tab.quiet(3)  # An attempt that has ended is not asked about again, unlike its run.
+    await tab.go(f"/run/{place.shop.failed}")
+    await tab.shown("Nothing was printed or logged")
+    await expect(tab.page.get_by_role("alert")).to_have_count(0)
 
 
 async def test_a_pipeline_is_paused_and_resumed(place: Place, tabs: Tabs) -> None:

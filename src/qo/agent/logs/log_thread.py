@@ -16,7 +16,7 @@ from datetime import datetime
 from qo.agent.logs.attempt_log import AttemptLog
 from qo.core import run_log
 from qo.core.run_log import Limits
-from qo.errors import StoreError, Unavailable
+from qo.errors import AccessDenied, StoreError
 from qo.store.directory import Directory
 
 log = logging.getLogger(__name__)
@@ -152,9 +152,7 @@ class LogThread:
             try:
                 await root.delete(paths)
                 return
-            except Unavailable:
-                raise
-            except StoreError as error:
+            except AccessDenied as error:
                 log.info("files below %s cannot be deleted, and are emptied instead: %s", location, error)
                 self._undeletable.add(location)
         for path in paths:
