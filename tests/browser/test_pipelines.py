@@ -156,7 +156,6 @@ async def test_the_log_of_a_run_is_shown_while_it_runs_and_stays_text(place: Pla
     await tab.go(f"/run/{ended}")
     await expect(log).to_contain_text("warning shop  all is well")
     await expect(log).to_contain_text("7 lines not kept")
-    await tab.quiet(3)  # An attempt that has ended is not asked about again, unlike its run.
     await tab.go(f"/run/{place.shop.failed}")
     await tab.shown("Nothing was printed or logged")
     await expect(tab.page.get_by_role("alert")).to_have_count(0)

@@ -88,7 +88,7 @@ def test_a_log_is_kept_while_its_attempt_runs_and_for_a_while_after(state: State
 
     state_clock.advance(40 * DAY)
     assert verdicts(30 * DAY) == [(False, "the attempt is running"), (True, "the log is old")]
-    finish(state, held, outputs=[output(held)])
+    finish(state, held, Outcome.FATAL, error="whatever became of it")
     state_clock.advance(29 * DAY)
     assert verdicts(30 * DAY)[0] == (False, "the log is not old")
     state_clock.advance(2 * DAY)
