@@ -50,9 +50,9 @@ BOUNDS = """\
 ## What bounds a drain
 
 On the embedded store, a no-op task takes about 0.18 ms of CPU time in a worker of 64 slots, with disk flushes or
-without: 0.13 ms in the thread of the event loop, 0.05 ms in that of SQLite. Both need the interpreter's lock, so within one
-process they take turns. The profile of the event loop is flat: 600 calls for each task, of which none takes more than a
-twentieth of the time.
+without: 0.13 ms in the thread of the event loop, 0.05 ms in that of SQLite. Both need the interpreter's lock, so within
+one process they take turns. The profile of the event loop is flat: 600 calls for each task, of which none takes more
+than a twentieth of the time.
 
 | part | of the event loop's time |
 | --- | ---: |
