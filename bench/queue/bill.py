@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from bench import lab  # noqa: F401 - makes the fleet importable.
 from bench.harness import Family, Result, Target, result
-from qo.core.cost_model import Load, estimate
+from qo.core.cost_model import estimate
+from qo.core.load import Load
 
 from support.worker.metered_fleet import run_fleet  # isort: skip
 

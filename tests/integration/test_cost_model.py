@@ -9,25 +9,16 @@ import pytest
 
 from qo.ambient import Ambient
 from qo.core.cost_extras import requests_per_wait
-from qo.core.cost_model import (
-    MARKERS_EVERY_S,
-    MONTH_D,
-    CostEstimate,
-    Delivery,
-    Load,
-    Rhythm,
-    estimate,
-    markers_per_day,
-    monitor_per_day,
-    purge_per_day,
-    requests_per_task,
-)
+from qo.core.cost_model import CostEstimate, estimate, requests_per_task
 from qo.core.discovery import IndexMode
-from qo.core.flow_pricing import limit_per_day
+from qo.core.limit_pricing import keyed_limits_per_day, limit_per_day
 from qo.core.limit_shares import Limit
+from qo.core.load import Delivery, Load
 from qo.core.ownership import LeasingConfig
-from qo.core.pricing import DAY_S, Operation, Requests, dollars, multiply
+from qo.core.pricing import DAY_S, MONTH_D, Operation, Requests, dollars, multiply
 from qo.core.retention import Keep, Policy
+from qo.core.rhythm import MARKERS_EVERY_S, Rhythm
+from qo.core.watching_pricing import markers_per_day, monitor_per_day, purge_per_day
 from qo.queue import roster
 from qo.queue.feed import Feed
 from qo.queue.hint_markers import HintMarkers
@@ -148,8 +139,29 @@ def test_a_metered_limit_costs_what_the_model_says() -> None:
     load = Load(1, 10_000, task_s=60.0)  # So that the limit is in use all the time.
     plain, limited = (run_fleet(load, 600, shared_limits=limits) for limits in ({}, {"t": Limit(concurrency=100)}))
     more = limited.usage - plain.usage
-    per_month = multiply(limit_per_day(load.workers), MONTH_D)
+    per_month = multiply(limit_per_day(load), MONTH_D)
     assert more.dollars() * MONTH_D * DAY_S / 600 == pytest.approx(dollars(per_month), rel=0.15)
+
+
+KEYED = [
+    (Load(1, 20_000), 50),
+    (Load(1, 20_000, task_s=8.0), 500),
+    (Load(1, 20_000, task_s=30.0), 50),
+    (Load(1, 40_000, task_s=2.0), 5),
+    (Load(4, 10_000), 500),
+]
+
+
+@pytest.mark.parametrize(("load", "keys"), KEYED, ids=lambda each: getattr(each, "task_s", each))
+def test_a_metered_limit_by_a_member_of_the_input_costs_what_the_model_says(load: Load, keys: int) -> None:
+    seconds, limit = 600.0, Limit(concurrency=100, by="input.key")
+    plain, limited = (run_fleet(load, seconds, keys=keys, shared_limits=each) for each in ({}, {"t": limit}))
+    load = replace(load, tasks_per_day=len(limited.waits_s) * DAY_S / seconds)  # As many as there were.
+    expected = multiply(keyed_limits_per_day(load, load.tasks_per_day, keys), seconds / DAY_S)
+    more = limited.usage - plain.usage
+    assert more.dollars() == pytest.approx(dollars(expected), rel=0.15)
+    for operation in (Operation.GET, Operation.PUT):
+        assert more.counts[operation] == pytest.approx(expected[operation], rel=0.15), operation
 
 
 def test_a_metered_wait_takes_the_requests_that_the_model_says() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from qo.core.cost_model import MONTH_D, Load, estimate, views_per_day
+from qo.core.cost_model import estimate
 from qo.core.discovery import IndexMode
 from qo.core.dispatch import Dispatch
 from qo.core.dispatch_pricing import estimate_direct, renewals_per_day
-from qo.core.pricing import DAY_S, Operation, dollars
+from qo.core.finding_pricing import views_per_day
+from qo.core.load import Load
+from qo.core.pricing import DAY_S, MONTH_D, Operation, dollars
 from support.worker.metered_fleet import run_fleet
 
 pytestmark = pytest.mark.fast

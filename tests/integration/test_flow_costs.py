@@ -9,21 +9,22 @@ import pytest
 
 import qo
 from qo.core.flow_pricing import (
-    SHARE_EVERY_S,
-    limit_per_day,
     requests_per_dependency,
     requests_per_dependency_in_flow,
     requests_per_grouped_task,
     requests_per_unique_task,
 )
+from qo.core.limit_pricing import limit_per_day
+from qo.core.load import Load
 from qo.core.pricing import DAY_S, Operation, Requests
+from qo.core.rhythm import RENEWALS_PER_SHARE, Rhythm
 from qo.core.task import Task
 from qo.core.uniqueness import Unique
 from qo.queue.options import Options
 from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
-from qo.worker.loop.shared_limits import RENEW_S
+from qo.worker.config import WorkerConfig
 from support.stores.queues import claimed
 
 pytestmark = pytest.mark.fast
@@ -97,5 +98,7 @@ async def test_a_unique_task(metered: tuple[Queue, Metered]) -> None:
 
 
 def test_a_share_is_renewed_as_often_as_the_model_says() -> None:
-    assert RENEW_S == SHARE_EVERY_S
-    assert limit_per_day(3)[Operation.PUT] == 3 * DAY_S / RENEW_S
+    for lease_s, share_s in ((60.0, 5.0), (6.0, 2.0)):
+        assert WorkerConfig(worker_id="w", lease_s=lease_s).share_ttl_s == RENEWALS_PER_SHARE * share_s
+        busy = limit_per_day(Load(3, 10**9), Rhythm(lease_s=lease_s))
+        assert busy[Operation.GET] == busy[Operation.PUT] == 3 * DAY_S / share_s

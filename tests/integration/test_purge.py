@@ -12,9 +12,9 @@ import pytest
 from qo.ambient import Ambient
 from qo.core import keys
 from qo.core.commands import Complete
-from qo.core.cost_model import MARKERS_EVERY_S
 from qo.core.pricing import Operation
 from qo.core.retention import DATA_GRACE, ROUND_EVERY, Allowance, Keep, Policy
+from qo.core.rhythm import MARKERS_EVERY_S
 from qo.core.task import Status, Task
 from qo.errors import AccessDenied, NotFound, Refused, Unavailable
 from qo.queue import hint_markers, task_removal

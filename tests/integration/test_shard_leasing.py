@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from qo.core.board import WatchTimes
-from qo.core.cost_model import COUNT_LEASED_EVERY_S, Load
 from qo.core.discovery import IndexMode
+from qo.core.load import Load
 from qo.core.ownership import LeasingConfig, decode_plan, unit_of, units
 from qo.core.pricing import Operation
+from qo.core.rhythm import COUNT_LEASED_EVERY_S
 from qo.core.task import Task
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue

@@ -8,10 +8,10 @@ import pytest
 
 from qo.ambient import Ambient
 from qo.core import keys
-from qo.core.cost_model import MEMBERS_READ
 from qo.core.discovery import IndexMode
 from qo.core.ownership import Member, blocks, share_units, units
 from qo.core.pricing import Operation
+from qo.core.rhythm import MEMBERS_READ
 from qo.queue.feed import Feed
 from qo.queue.late_tasks import LATE_S, LateTasks
 from qo.queue.members import Members

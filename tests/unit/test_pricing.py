@@ -7,23 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qo.core.cost_extras import Extras, requests_per_wait
-from qo.core.cost_model import (
-    MONTH_D,
-    CostEstimate,
-    Delivery,
-    Load,
-    Rhythm,
-    estimate,
-    finding_per_day,
-    keys_per_delete,
-    monitor_per_day,
-    notices_per_day,
-    polls_per_day,
-    requests_per_task,
-    tries_per_task,
-)
+from qo.core.cost_model import CostEstimate, estimate, keys_per_delete, requests_per_task
 from qo.core.discovery import IndexMode
-from qo.core.pricing import DAY_S, READ_PRICE, WRITE_PRICE, Operation, dollars
+from qo.core.finding_pricing import finding_per_day, notices_per_day, polls_per_day, tries_per_task
+from qo.core.limit_pricing import keyed_limits_per_day, limit_per_day
+from qo.core.load import Delivery, Load
+from qo.core.pricing import DAY_S, MONTH_D, READ_PRICE, WRITE_PRICE, Operation, dollars
+from qo.core.rhythm import Rhythm
+from qo.core.watching_pricing import monitor_per_day
 from qo.errors import UsageError
 
 pytestmark = pytest.mark.fast
@@ -147,11 +138,28 @@ def test_wake_ups_cost_their_sender_about_a_dollar_a_month() -> None:
 def test_every_extra_has_a_price_and_none_by_default() -> None:
     plain = month(10, 1000)
     assert plain.flows == plain.serving == 0
-    for name in ("grouped_per_day", "dependencies_per_day", "unique_per_day", "limits"):
+    for name in ("grouped_per_day", "dependencies_per_day", "unique_per_day", "limits", "keyed_per_day"):
         assert estimate(Load(10, 1000), extras=Extras(**{name: 10})).flows > 0
     assert estimate(Load(10, 1000), extras=Extras(waits_per_day=10)).serving > 0
     with pytest.raises(UsageError, match="negative"):
         Extras(limits=-1)
+
+
+@given(st.integers(0, 100), rates, st.integers(0, 10**6), st.floats(0, 1000))
+def test_a_limit_by_key_costs_at_most_twice_one_in_use_all_day_for_each_key(
+    workers: int, tasks: int, keys: int, task_s: float
+) -> None:
+    load = Load(workers, tasks, task_s=task_s)
+    for delivery in (Delivery.BOARD, Delivery.LEASED, Delivery.DIRECT):
+        keyed = keyed_limits_per_day(load, tasks, keys, delivery=delivery)
+        for operation, most in limit_per_day(Load(workers, 10**9)).items():
+            assert 0 <= keyed.get(operation, 0) <= 2 * keys * most  # Taken and given back in turn.
+
+
+def test_a_limit_by_key_costs_two_asks_for_each_short_task_of_a_rare_key() -> None:
+    asks = keyed_limits_per_day(Load(1, 1000), 1000, 10**6)
+    assert asks[Operation.GET] == pytest.approx(2000, rel=0.01)
+    assert asks[Operation.PUT] == pytest.approx(2000, rel=0.01)
 
 
 def test_a_call_that_waits_reads_more_and_more_seldom() -> None:

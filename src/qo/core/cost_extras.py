@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from qo.core.flow_pricing import (
-    limit_per_day,
     requests_per_dependency,
     requests_per_grouped_task,
     requests_per_unique_task,
 )
+from qo.core.limit_pricing import keyed_limits_per_day, limit_per_day
+from qo.core.load import Delivery, Load
 from qo.core.poll import Pace
 from qo.core.pricing import Operation, Requests, add, multiply
+from qo.core.rhythm import DEFAULT_RHYTHM, Rhythm
 from qo.errors import UsageError
 
 WAITING_PACE = Pace(min_s=0.1, max_s=2.0)  # At which `qo serve` reads a task that somebody waits for.
@@ -25,22 +27,29 @@ class Extras:
     dependencies_per_day: float = 0.0  # A task that waits for three others has three.
     unique_per_day: float = 0.0  # Tasks that nobody else may submit meanwhile.
     limits: float = 0.0  # Types with a limit over all workers, in use all day.
+    keyed_per_day: float = 0.0  # Tasks with a limit for each value of a member of their input, …
+    keys: int = 100  # … and how many values there are.
     waits_per_day: float = 0.0  # Calls that wait for a task over HTTP, from its submission to its end.
 
     def __post_init__(self) -> None:
         if any(getattr(self, each.name) < 0 for each in fields(self)):
-            raise UsageError("tasks in groups, dependencies, unique tasks, limits and waits cannot be negative")
+            raise UsageError(
+                "tasks in groups, dependencies, unique tasks, limits, keys and waits cannot be negative"
+            )
 
 
 NO_EXTRAS = Extras()
 
 
-def flows_per_day(extras: Extras, workers: int) -> Requests:
+def flows_per_day(
+    extras: Extras, load: Load, rhythm: Rhythm = DEFAULT_RHYTHM, delivery: Delivery = Delivery.BOARD
+) -> Requests:
     parts = (
         multiply(requests_per_grouped_task(), extras.grouped_per_day),
         multiply(requests_per_dependency(), extras.dependencies_per_day),
         multiply(requests_per_unique_task(existing=False), extras.unique_per_day),
-        multiply(limit_per_day(workers), extras.limits),
+        multiply(limit_per_day(load, rhythm), extras.limits),
+        keyed_limits_per_day(load, extras.keyed_per_day, extras.keys, rhythm, delivery),
     )
     total: Requests = {}
     for part in parts:

@@ -10,22 +10,13 @@ import math
 from dataclasses import replace
 
 from qo.core.board import WatchTimes
-from qo.core.cost_extras import NO_EXTRAS, Extras
-from qo.core.cost_model import (
-    DEFAULT_RHYTHM,
-    INBOXES_IN_USE_S,
-    LOOK_ANYWAY_EVERY_S,
-    VIEW_S,
-    CostEstimate,
-    Load,
-    Rhythm,
-    adapt_to_workers,
-    estimate,
-    tries_per_task,
-    views_per_day,
-)
+from qo.core.cost_extras import NO_EXTRAS, Extras, flows_per_day
+from qo.core.cost_model import CostEstimate, estimate
 from qo.core.discovery import IndexMode
+from qo.core.finding_pricing import adapt_to_workers, tries_per_task, views_per_day
+from qo.core.load import Delivery, Load
 from qo.core.pricing import DAY_S, MONTH_D, Operation, Requests, add, dollars, multiply
+from qo.core.rhythm import DEFAULT_RHYTHM, INBOXES_IN_USE_S, LOOK_ANYWAY_EVERY_S, VIEW_S, Rhythm
 
 
 def recovery_per_day(load: Load, rhythm: Rhythm = DEFAULT_RHYTHM) -> Requests:
@@ -61,9 +52,12 @@ def estimate_direct(
     looks = {Operation.LIST: load.workers * DAY_S / LOOK_ANYWAY_EVERY_S}  # Of its inbox, beside the index.
     searching = add(add(views_per_day(load, view_s), looks), {Operation.GET: -in_vain})
     finding, recovery = multiply(searching, MONTH_D), multiply(recovery_per_day(load, rhythm), MONTH_D)
+    direct, board = (flows_per_day(extras, load, rhythm, each) for each in (Delivery.DIRECT, Delivery.BOARD))
+    flows = multiply(add(direct, multiply(board, -1)), MONTH_D)
     return replace(
         shared,
         polling=shared.polling + dollars(finding),
         monitor=shared.monitor + dollars(recovery),
-        requests=add(add(shared.requests, finding), recovery),
+        flows=shared.flows + dollars(flows),
+        requests=add(add(add(shared.requests, finding), recovery), flows),
     )

@@ -1,13 +1,11 @@
-"""What order, dependencies, uniqueness and limits cost beside the task itself.
+"""What order, dependencies and uniqueness cost beside the task itself.
 
 Removed hints are not counted: they go in batches, as those of any task.
 """
 
 from __future__ import annotations
 
-from qo.core.pricing import DAY_S, Operation, Requests
-
-SHARE_EVERY_S = 5.0  # How often a worker that uses a limit renews its share, or takes starts.
+from qo.core.pricing import Operation, Requests
 
 
 def requests_per_grouped_task() -> Requests:
@@ -34,9 +32,3 @@ def requests_per_dependency_in_flow() -> Requests:
 def requests_per_unique_task(*, existing: bool) -> Requests:
     """Return the requests for a unique task beside the task itself; ``existing``: another one stands for it."""
     return {Operation.GET: 2} if existing else {Operation.GET: 2, Operation.PUT: 1}
-
-
-def limit_per_day(workers: int) -> Requests:
-    """Return the requests of workers that use a limit all day long."""
-    asks = workers * DAY_S / SHARE_EVERY_S
-    return {Operation.GET: asks, Operation.PUT: asks}

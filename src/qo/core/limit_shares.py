@@ -136,6 +136,7 @@ class Grant(NamedTuple):
     permits: int  # How many tasks it may run at a time, until its share runs out. If it runs more, it starts none.
     starts: int  # How many it may start.
     starts_in_s: float  # If it got fewer starts than it wanted: when there may be more.
+    lasts_s: float  # For how long the permits are its own.
 
 
 class Wish(NamedTuple):
@@ -159,7 +160,7 @@ def grant(
         until = now + timedelta(seconds=ttl_s)
         shares = {**others, wish.worker_id: Share(permits=reserved, demand=wish.demand, until=until)}
     after = LimitRegister(name=limit.name, shares=shares, next_start=next_start)
-    return after, Grant(permits, starts, starts_in_s)
+    return after, Grant(permits, starts, starts_in_s, ttl_s)
 
 
 def _permits(concurrency: int, others: Mapping[str, Share], wish: Wish) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from qo.ambient import Ambient
 from qo.core import board as rules
 from qo.core import keys, wire
 from qo.core.board import AHEAD_S, Board, Notice, decode_board, notice_of
-from qo.core.cost_model import POST_EVERY_S
+from qo.core.rhythm import POST_EVERY_S
 from qo.core.task import Task
 from qo.errors import AccessDenied, ConcurrentWrite, CorruptRecord, PreconditionFailed, StoreError
 from qo.store.port import UNCHANGED, ObjectStore, PutResult, Stored

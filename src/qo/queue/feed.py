@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from qo.core import keys, wire
-from qo.core.cost_model import LOOK_ANYWAY_EVERY_S, SCAN_EVERY_S
 from qo.core.discovery import Due, IndexMode, Verdict
 from qo.core.ownership import units
+from qo.core.rhythm import LOOK_ANYWAY_EVERY_S, SCAN_EVERY_S
 from qo.core.shard import chosen_shards
 from qo.core.task import Status
 from qo.errors import CorruptRecord

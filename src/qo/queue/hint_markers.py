@@ -12,7 +12,7 @@ import logging
 from datetime import datetime, timedelta
 
 from qo.core import keys
-from qo.core.cost_model import MARKERS_EVERY_S
+from qo.core.rhythm import MARKERS_EVERY_S
 from qo.errors import AccessDenied
 from qo.queue.queue import Queue
 from qo.store.port import Deletion, VersionMark

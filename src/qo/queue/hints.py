@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable
 from contextlib import suppress
 
-from qo.core.cost_model import DELETE_EVERY_S, DELETE_ONE_BY_ONE_MAX
+from qo.core.rhythm import DELETE_EVERY_S, DELETE_ONE_BY_ONE_MAX
 from qo.errors import ConcurrentWrite, PreconditionFailed, StoreError
 from qo.store.port import DELETE_LIMIT_MAX, Deletion, ObjectStore, PutResult
 

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 
 from qo.core import keys
 from qo.core.board import Board
-from qo.core.cost_model import INBOXES_EVERY_S, INBOXES_IN_USE_S
 from qo.core.dispatch import OFFERS_MAX, next_offers
 from qo.core.lifecycle import Offer
+from qo.core.rhythm import INBOXES_EVERY_S, INBOXES_IN_USE_S
 from qo.core.sweep import is_left_behind
 from qo.core.task import Status
 from qo.errors import CorruptRecord

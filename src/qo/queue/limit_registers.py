@@ -28,7 +28,8 @@ async def ask(queue: Queue, limit: Limit, wish: Wish, *, ttl_s: float) -> Grant:
         now = await queue.store.now()
         after, granted = grant(current, limit, wish, now=now, ttl_s=ttl_s)
         if is_settled(current, after, wish.worker_id, now=now, ttl_s=ttl_s):
-            return granted
+            own = current.shares.get(wish.worker_id)  # Not written again: it lasts no longer than before.
+            return granted if own is None else granted._replace(lasts_s=(own.until - now).total_seconds())
         token = queue.ambient.token()
 
         def ours(body: bytes, token: str = token) -> bool:

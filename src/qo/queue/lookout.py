@@ -17,8 +17,8 @@ from datetime import datetime, timedelta
 from qo.core import board as rules
 from qo.core import keys
 from qo.core.board import AHEAD_S, Board, Notice, WatchTimes, take_watch
-from qo.core.cost_model import COUNT_EVERY_S, COUNT_LEASED_EVERY_S
 from qo.core.discovery import Due, due_entries
+from qo.core.rhythm import COUNT_EVERY_S, COUNT_LEASED_EVERY_S
 from qo.core.shard import all_shards
 from qo.core.sweep import is_left_behind
 from qo.core.task import Status

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Collection
 
 from qo.core import keys, wire
-from qo.core.cost_model import MEMBERS_READ
 from qo.core.ownership import TTL_MAX_S, Member
+from qo.core.rhythm import MEMBERS_READ
 from qo.errors import CorruptRecord
 from qo.queue import roster
 from qo.queue.concurrency import gather_cancellable

@@ -14,11 +14,11 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from qo.core import keys
-from qo.core.cost_model import INBOXES_EVERY_S, ROSTER_EVERY_S
 from qo.core.depth import QueueDepth
 from qo.core.discovery import Due
 from qo.core.lifecycle import Lapse
 from qo.core.retention import Allowance, Policy
+from qo.core.rhythm import INBOXES_EVERY_S, ROSTER_EVERY_S
 from qo.core.shard import all_shards
 from qo.core.sweep import is_lapsed, repair
 from qo.core.task import Status

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from qo.core import keys
 from qo.core.commands import Expire
-from qo.core.cost_model import DEFAULT_RHYTHM
+from qo.core.rhythm import DEFAULT_RHYTHM
 from qo.core.sweep import is_past_expiry, repair
 from qo.errors import CorruptRecord, Refused
 from qo.queue.concurrency import gather_cancellable

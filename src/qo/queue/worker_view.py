@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from qo.ambient import Ambient
-from qo.core.cost_model import VIEW_RECORDS_MAX, VIEW_S
+from qo.core.rhythm import VIEW_RECORDS_MAX, VIEW_S
 from qo.errors import AccessDenied, QoError
 from qo.queue import roster
 from qo.queue.roster import WorkerInfo

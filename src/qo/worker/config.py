@@ -13,6 +13,7 @@ from qo.core.dispatch import Dispatch
 from qo.core.limit_shares import Limit
 from qo.core.ownership import LeasingConfig
 from qo.core.poll import Pace
+from qo.core.rhythm import SHARE_TTL_S
 from qo.errors import UsageError
 from qo.worker.api.handler import Kind
 from qo.worker.layers import ServiceOptions
@@ -111,6 +112,11 @@ class WorkerConfig:
     @property
     def renew_s(self) -> float:
         return self.lease_s / RENEWALS_PER_LEASE
+
+    @property
+    def share_ttl_s(self) -> float:
+        """For how long a share of a limit lasts: no longer than the tasks of a dead worker wait."""
+        return min(SHARE_TTL_S, self.lease_s)
 
     @property
     def lease_times(self) -> LeaseTimes:

@@ -1,7 +1,8 @@
 """Workers that share a limit, lose replies, are cut off, stopped and killed.
 
-The shares in the bucket never add up to more than the limit. No more handlers run than that, but for those of a worker
-that stood still or was cut off for so long that it lost its share. And all tasks are done in the end.
+The shares in the bucket never add up to more than the limit; a worker changes only its own, and admits a task only
+while it has one. No more handlers run than that, but for those of a worker that stood still or was cut off for so long
+that it lost its share. And all tasks are done in the end.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from qo.worker.api.app import App
 from qo.worker.config import WorkerConfig
 from qo.worker.worker import Worker
 from simulation.engine.faults import Faults
-from simulation.engine.ledger import Ledger
-from simulation.engine.machines import machines
+from simulation.engine.ledger import SKEW_MAX, Ledger
+from simulation.engine.machines import PROCESS, machines
 from simulation.engine.queue import World, keep
 from support.stores.queues import all_tasks
 
@@ -44,12 +45,20 @@ class LimitLedger(Ledger):
     def _add(self, key: str, body: bytes | None, etag: str) -> Any:
         added = super()._add(key, body, etag)
         if key == keys.limit(self.limit.name) and body is not None:
-            self.register = wire.decode(LimitRegister, body, key)
+            before, self.register = self.register, wire.decode(LimitRegister, body, key)
+            self._check_others(key, before)
             leased = self.valid_shares()
             if self.limit.concurrency is not None and sum(leased.values()) > self.limit.concurrency:
                 self._say(key, f"more is leased than there is: {leased}")
             self.sharers |= {*leased}
         return added
+
+    def _check_others(self, key: str, before: LimitRegister) -> None:
+        """A worker changes no share but its own, unless it has run out."""
+        lasting = virtual.wall_clock() + SKEW_MAX
+        for name, share in before.shares.items():
+            if name != PROCESS.get() and share.until > lasting and self.register.shares.get(name) != share:
+                self._say(key, f"{PROCESS.get()} changed the share of {name}, which has not run out")
 
     def valid_shares(self) -> dict[str, int]:
         """The permits of each worker."""
@@ -88,6 +97,18 @@ class LimitedWorld(World):
         if name not in self.ledger.sharers and not machines().over:
             self.ledger._say(name, "it began a task, and never had a share")
 
+    def judge_admissions(self, name: str, worker: Worker) -> None:
+        """Have it checked that a worker admits a task only while it has a share, from now on."""
+        limit = worker._admission._shared["limited"]
+        count = limit.count_admitted
+
+        def check_and_count() -> None:
+            if name not in self.ledger.valid_shares() and not machines().over:
+                self.ledger._say(name, "it admits a task, and its share has run out")
+            count()
+
+        limit.count_admitted = check_and_count
+
     def check_step(self) -> None:
         """After every step of the loop."""
         shares = self.ledger.valid_shares()
@@ -107,6 +128,7 @@ async def _work(world: LimitedWorld, name: str) -> None:
     rng = world.faults.stream(f"worker {name}")
     config = WorkerConfig(worker_id=name, concurrency=rng.choice([2, 8]), pace=Pace(0.1, 2.0), heartbeat_s=4.0)
     worker = Worker(world.queue(name, outages=rng.choice([0, 1])), world.app(name), config)
+    world.judge_admissions(name, worker)
     stop = asyncio.get_running_loop().call_later(rng.uniform(20, 200), worker.stop)
     try:
         await worker.run()

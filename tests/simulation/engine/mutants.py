@@ -15,9 +15,9 @@ import pytest
 
 from qo.ambient import Ambient
 from qo.api.contract.task import Claimed
-from qo.core import lifecycle, ownership, sweep
+from qo.core import keys, lifecycle, ownership, sweep
 from qo.core.lifecycle import Held
-from qo.core.task import Task
+from qo.core.task import Status, Task
 from qo.dispatcher.attempts import claiming, completion
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import rows
@@ -28,8 +28,10 @@ from qo.queue.inbox_recovery import InboxRecovery
 from qo.queue.options import NewTask, Options, build
 from qo.queue.schedule_runner import Scheduler
 from qo.store.memory import MemoryStore
-from qo.store.port import Deletion, ObjectStore
+from qo.store.port import Deletion, Entry, ObjectStore
 from qo.worker.api.producer import ProducerHandle
+from qo.worker.loop import shared_limits
+from qo.worker.loop.shared_limits import SharedLimit
 from simulation.engine.machines import PROCESS
 
 Patch = pytest.MonkeyPatch
@@ -183,6 +185,57 @@ def _inboxes_stay(patch: Patch) -> None:
     patch.setattr(InboxRecovery, "offer_overdue", offer_nothing)
 
 
+def _offer_takes_back(patch: Patch) -> None:
+    """Whatever has an entry in an inbox is offered to all, although its worker may have claimed it by now."""
+    decide, offer = tasks.decide, InboxRecovery._offer
+
+    def decide_anyhow(task: Task, command: lifecycle.Command, *, now: datetime) -> Any:
+        if isinstance(command, lifecycle.Offer) and task.status is Status.RUNNING:
+            open_again = {"status": Status.PENDING, "inbox": None, "lease_id": None, "lease_expires_at": None}
+            return msgspec.structs.replace(task, **open_again, token=command.token, updated_at=now)
+        return decide(task, command, now=now)
+
+    async def offer_anyhow(self: InboxRecovery, entry: Entry) -> bool:
+        found = keys.parse_inbox(entry.key)
+        snapshot = None if found is None else await self._queue.tasks.load(found.task_id)
+        if snapshot is None or snapshot.task.ended:
+            return await offer(self, entry)
+        return isinstance(
+            await self._queue.tasks.apply(snapshot, lifecycle.Offer(self._queue.ambient.token())), tasks.Snapshot
+        )
+
+    patch.setattr(tasks, "decide", decide_anyhow)
+    patch.setattr(InboxRecovery, "_offer", offer_anyhow)
+
+
+def _share_outlived(patch: Patch) -> None:
+    """A worker that gets no answer uses its share of a limit for longer than the others wait."""
+    patch.setattr(shared_limits, "MARGIN_S", -10.0)  # Less than the part of it, so it counts.
+
+
+def _share_used_while_asking(patch: Patch) -> None:
+    """While a worker asks for another share, it goes on to use all of the old one."""
+    wish = SharedLimit.wish
+
+    def wish_and_keep(self: SharedLimit, worker_id: str) -> Any:
+        permits = self._permits
+        wanted = wish(self, worker_id)
+        self._permits = permits
+        return wanted
+
+    patch.setattr(SharedLimit, "wish", wish_and_keep)
+
+
+def _shares_overwritten(patch: Patch) -> None:
+    """The shares of a limit are written whoever has changed them meanwhile."""
+    put = MemoryStore.put
+
+    async def put_anyhow(self: MemoryStore, key: str, body: bytes, **conditions: Any) -> Any:
+        return await put(self, key, body, **({} if key.startswith(keys.LIMITS) else conditions))
+
+    patch.setattr(MemoryStore, "put", put_anyhow)
+
+
 MUTANTS: dict[str, Mutant] = {
     "no-fence": Mutant("worker", _no_fence, first=60),
     "no-conditional-write": Mutant("queue", _no_condition),
@@ -197,4 +250,8 @@ MUTANTS: dict[str, Mutant] = {
     "owned-at-once": Mutant("shards", _owned_at_once),
     "purge-blindly": Mutant("purges", _purge_blindly),
     "inboxes-stay": Mutant("queue", _inboxes_stay, first=3),
+    "offer-takes-back": Mutant("queue", _offer_takes_back, first=3),
+    "share-outlived": Mutant("limits", _share_outlived, first=4),
+    "share-used-while-asking": Mutant("limits", _share_used_while_asking, first=4),
+    "shares-overwritten": Mutant("limits", _shares_overwritten),
 }

@@ -8,9 +8,9 @@ import asyncio
 from itertools import count
 
 from qo.ambient import Ambient
-from qo.core.cost_model import COUNT_LEASED_EVERY_S
 from qo.core.discovery import IndexMode
 from qo.core.ownership import LeasingConfig, relied_until
+from qo.core.rhythm import COUNT_LEASED_EVERY_S
 from qo.core.task import Status
 from qo.queue.options import NewTask
 from qo.store.faulty import FaultPlan

@@ -4,6 +4,7 @@ some size costs in some time."""
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -11,8 +12,9 @@ from operator import add
 from typing import Any
 
 from qo.ambient import Ambient
-from qo.core.cost_model import MONTH_D, Load
 from qo.core.dispatch import Dispatch, DispatchConfig
+from qo.core.load import Load
+from qo.core.pricing import MONTH_D
 from qo.queue.monitor import Monitor
 from qo.queue.pusher import PushConfig
 from qo.queue.queue import Queue
@@ -44,15 +46,21 @@ class Bill:
 
 
 def run_fleet(
-    load: Load, seconds: float, *, prefix_len: int = 1, push: PushConfig | None = None, **changes: Any
+    load: Load,
+    seconds: float,
+    *,
+    prefix_len: int = 1,
+    push: PushConfig | None = None,
+    keys: int = 1,
+    **changes: Any,
 ) -> Bill:
-    """Run so many workers for so long after a warm-up; tasks come at random, from one submitter, which has ``push``.
-    ``changes`` are those of the workers' configuration."""
-    return virtual.run(_run_fleet(load, seconds, prefix_len, push, changes))
+    """Run so many workers for so long after a warm-up; tasks come at random, from one submitter, which has ``push``,
+    and name one of so many ``keys`` each. ``changes`` are those of the workers' configuration."""
+    return virtual.run(_run_fleet(load, seconds, prefix_len, push, keys, changes))
 
 
 async def _run_fleet(
-    load: Load, seconds: float, prefix_len: int, push: PushConfig | None, changes: dict[str, Any]
+    load: Load, seconds: float, prefix_len: int, push: PushConfig | None, keys: int, changes: dict[str, Any]
 ) -> Bill:
     store, meters = MemoryStore(clock=virtual.wall_clock), list[Metered]()
     waits_s: list[float] = []
@@ -68,8 +76,8 @@ async def _run_fleet(
     app = App()
 
     @app.task("t")
-    async def handle(submitted_at: float) -> None:
-        waits_s.append(virtual.monotonic() - submitted_at)
+    async def handle(input: dict[str, float]) -> None:
+        waits_s.append(virtual.monotonic() - input["submitted_at"])
         await asyncio.sleep(load.task_s)
 
     workers: list[Worker] = []
@@ -83,7 +91,7 @@ async def _run_fleet(
     await asyncio.sleep(WARM_UP_S)
     for meter in meters:
         meter.reset()
-    await _submit(open_queue(-1, push), load.tasks_per_day / DAY_S, seconds)
+    await _submit(open_queue(-1, push), load.tasks_per_day / DAY_S, seconds, keys)
     usage = reduce(add, (meter.snapshot() for meter in meters))
     for worker in workers:
         worker.stop()
@@ -94,12 +102,14 @@ async def _run_fleet(
     return Bill(usage, seconds, sorted(waits_s))
 
 
-async def _submit(queue: Queue, per_s: float, seconds: float) -> None:
+async def _submit(queue: Queue, per_s: float, seconds: float, keys: int) -> None:
     until = virtual.monotonic() + seconds
+    rng = random.Random(0)  # Its own, so that tasks come at the same times whatever else is drawn.
     while per_s:
-        gap_s = queue.ambient.rng.expovariate(per_s)
+        gap_s = rng.expovariate(per_s)
         if virtual.monotonic() + gap_s >= until:
             break
         await asyncio.sleep(gap_s)
-        await queue.submit("t", virtual.monotonic())
+        key = rng.randrange(keys) if keys > 1 else 0
+        await queue.submit("t", {"submitted_at": virtual.monotonic(), "key": key})
     await asyncio.sleep(until - virtual.monotonic())

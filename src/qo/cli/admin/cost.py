@@ -10,10 +10,12 @@ import typer
 from qo.cli.invocation import Session, command, new_app, setting_option
 from qo.config.settings import Settings
 from qo.core.cost_extras import Extras
-from qo.core.cost_model import CostEstimate, Delivery, Load, Rhythm, estimate
+from qo.core.cost_model import CostEstimate, estimate
 from qo.core.discovery import IndexMode
 from qo.core.dispatch import Dispatch
 from qo.core.dispatch_pricing import estimate_direct
+from qo.core.load import Delivery, Load
+from qo.core.rhythm import Rhythm
 from qo.errors import UsageError
 
 app = new_app()
@@ -50,6 +52,10 @@ def cost(
     limits: Annotated[
         int, _number("--limits", "Task types with a limit over all workers, in use all day [0].")
     ] = 0,
+    keyed: Annotated[
+        float, _number("--keyed", "Tasks a day with a limit for each value of a member of their input [0].")
+    ] = 0.0,
+    keys: Annotated[int, _number("--keys", "How many different values that member has [100].")] = 100,
     waits: Annotated[
         float, _number("--waits", "Calls of qo serve a day that wait for a task from submit to end [0].")
     ] = 0.0,
@@ -62,30 +68,24 @@ def cost(
     """
     if min(workers, tasks_per_day, kept_days, task_seconds) < 0:
         raise UsageError("--workers, --tasks-per-day, --kept-days and --task-seconds cannot be negative")
-    if min(grouped, dependencies, unique, limits, waits) < 0:
-        raise UsageError("--grouped, --dependencies, --unique, --limits and --waits cannot be negative")
+    if min(grouped, dependencies, unique, limits, keyed, keys, waits) < 0:
+        raise UsageError(
+            "--grouped, --dependencies, --unique, --limits, --keyed, --keys and --waits cannot be negative"
+        )
     settings = session.settings(
         {"worker.poll_min_ms": poll_min_ms, "worker.poll_max_ms": poll_max_ms, "queue.dispatch": dispatch}
     )
-    load, rhythm = Load(workers, tasks_per_day, kept_days, task_seconds), _rhythm(settings)
+    load = Load(workers, tasks_per_day, kept_days, task_seconds)
     extras = Extras(
         grouped_per_day=grouped,
         dependencies_per_day=dependencies,
         unique_per_day=unique,
         limits=limits,
+        keyed_per_day=keyed,
+        keys=keys,
         waits_per_day=waits,
     )
-    if settings.queue.dispatch is Dispatch.DIRECT:
-        view_s = settings.queue.worker_view_s
-        estimates = [
-            (mode, Delivery.DIRECT, estimate_direct(load, mode, rhythm=rhythm, view_s=view_s, extras=extras))
-            for mode in IndexMode
-        ]
-    else:
-        estimates = [
-            (mode, delivery, estimate(load, mode, delivery=delivery, extras=extras, rhythm=rhythm))
-            for mode, delivery in ROWS
-        ]
+    estimates = _estimate_rows(settings, load, extras)
     if session.json:
         session.output.document([_document(*row) for row in estimates])
         return
@@ -93,6 +93,22 @@ def cost(
     session.output.note(
         f"US dollars and requests a month, for {workers:,} workers and {tasks_per_day:,} tasks a day"
     )
+
+
+def _estimate_rows(
+    settings: Settings, load: Load, extras: Extras
+) -> list[tuple[IndexMode, Delivery, CostEstimate]]:
+    rhythm = _rhythm(settings)
+    if settings.queue.dispatch is Dispatch.DIRECT:
+        view_s = settings.queue.worker_view_s
+        return [
+            (mode, Delivery.DIRECT, estimate_direct(load, mode, rhythm=rhythm, view_s=view_s, extras=extras))
+            for mode in IndexMode
+        ]
+    return [
+        (mode, delivery, estimate(load, mode, delivery=delivery, extras=extras, rhythm=rhythm))
+        for mode, delivery in ROWS
+    ]
 
 
 def _rhythm(settings: Settings) -> Rhythm:

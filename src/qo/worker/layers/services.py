@@ -83,9 +83,9 @@ def share_limits(
     shared: dict[str, SharedLimit | KeyedLimit] = {}
     for task_type, limit in limits_by_type(app, config.shared_limits).items():
         if limit.by is None:
-            gate = SharedLimit(limit, queue.ambient.monotonic, config.concurrency)
+            gate = SharedLimit(limit, queue.ambient.monotonic, config.concurrency, config.share_ttl_s)
         else:
-            gate = KeyedLimit(limit, queue, config.concurrency)
+            gate = KeyedLimit(limit, queue, config.concurrency, config.share_ttl_s)
         first = shared.setdefault(limit.name, gate)
         if first.limit != limit:
             raise UsageError(f"the limit {limit.name!r} is given twice, and differently")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from qo.core.cost_model import INDEX_LEASE_AFTER_S
+from qo.core.rhythm import INDEX_LEASE_AFTER_S
 from qo.core.task import Task
 from qo.queue.queue import Queue
 from qo.telemetry.log_context import set_task, set_worker

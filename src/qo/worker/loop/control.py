@@ -13,8 +13,8 @@ from datetime import datetime
 
 from qo.core.board import Board, is_watched
 from qo.core.control import Orders, orders_for
-from qo.core.cost_model import ORDERS_EVERY_S
 from qo.core.poll import Pace
+from qo.core.rhythm import ORDERS_EVERY_S
 from qo.errors import QoError
 from qo.queue.concurrency import gather_cancellable
 from qo.queue.control import read

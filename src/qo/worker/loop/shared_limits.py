@@ -11,7 +11,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from qo.core.limit_shares import Limit, Wish
+from qo.core.limit_shares import Grant, Limit, Wish
+from qo.core.rhythm import RENEWALS_PER_SHARE, SHARE_TTL_S
 from qo.core.task import Task
 from qo.errors import QoError
 from qo.queue import limit_registers
@@ -21,12 +22,10 @@ from qo.worker.loop.best_effort import best_effort
 
 log = logging.getLogger(__name__)
 
-TTL_S = 15.0
-RENEW_S = TTL_S / 3
-MARGIN_S = 2.0  # So much before it runs out, a share is used no more.
+MARGIN_S, MARGIN_MAX = 2.0, 0.3  # So much before it runs out, or this part of it, a share is used no more.
 STARTS_FOR_S = 2.0  # Starts that were taken and not used by then are forfeited.
 STARTS_EVERY_S = 0.5  # Between two asks for starts while there are too few: not each one costs two requests.
-AGAIN_FIRST_S, AGAIN_MAX_S = 0.5, RENEW_S  # After asking for more permits in vain; doubled each time.
+AGAIN_FIRST_S = 0.5  # After asking for more permits in vain; doubled each time, up to the time of a renewal.
 FAILED_AGAIN_S = 1.0
 ASKS_AT_ONCE = 8
 KEYS_MAX = 1_000  # Of one limit, that are remembered although nobody uses them.
@@ -36,8 +35,11 @@ CONCEALED = "keys of limits"  # What they are encrypted for, in the names of reg
 class SharedLimit:
     """One limit as this worker sees it. Implements a gate of the admission."""
 
-    def __init__(self, limit: Limit, monotonic: Callable[[], float], slots: int) -> None:
+    def __init__(
+        self, limit: Limit, monotonic: Callable[[], float], slots: int, ttl_s: float = SHARE_TTL_S
+    ) -> None:
         self.limit = limit
+        self.ttl_s, self._renew_s = ttl_s, ttl_s / RENEWALS_PER_SHARE
         self._monotonic = monotonic
         self._slots = slots
         self.in_use = 0  # From admission until the handler has ended.
@@ -91,25 +93,28 @@ class SharedLimit:
         starts = self.limit.batch if self._is_lacking else 0
         if self._is_lacking and now < self._starts_until:
             starts = max(0, starts - self._starts)
-        is_busy = self._is_lacking or now - self._demand_at < RENEW_S
+        is_busy = self._is_lacking or now - self._demand_at < self._renew_s
         return Wish(worker_id, self.in_use, self._slots if is_busy else self.in_use, starts)
 
-    def take(self, permits: int, starts: int, starts_in_s: float, *, asked_at: float) -> bool:
+    def take(self, granted: Grant, *, asked_at: float) -> bool:
         """Take what was granted. Return whether there is more room than before."""
         now = self._monotonic()
-        self._permits, self._permits_until = permits, asked_at + TTL_S - MARGIN_S
+        permits, starts, starts_in_s, lasts_s = granted
+        self._permits, self._permits_until = permits, asked_at + lasts_s - min(MARGIN_S, MARGIN_MAX * self.ttl_s)
         if self.limit.starts is not None and starts:
             unused = self._starts if now < self._starts_until else 0
             self._starts, self._starts_until = max(0, unused) + starts, asked_at + STARTS_FOR_S
         has_share = permits > 0 or self.in_use > 0
-        self._renew_at = asked_at + RENEW_S if self.limit.concurrency is not None and has_share else float("inf")
+        self._renew_at = (
+            asked_at + self._renew_s if self.limit.concurrency is not None and has_share else float("inf")
+        )
         lacks_permits = self.limit.concurrency is not None and permits - self.in_use <= 0
-        self._again_s = min(self._again_s * 2, AGAIN_MAX_S) if lacks_permits else AGAIN_FIRST_S
+        self._again_s = min(self._again_s * 2, self._renew_s) if lacks_permits else AGAIN_FIRST_S
         starts_again_s = max(starts_in_s, STARTS_EVERY_S) if starts_in_s > 0 else 0.0
         self._ask_at = now + max(starts_again_s, self._again_s if lacks_permits else 0.0)
         has_room = not lacks_permits and (self.limit.starts is None or self._starts > 0)
         # Without room, it asks again, unless nobody has wanted any for a while.
-        self._is_lacking = self._is_lacking and not has_room and now - self._demand_at < RENEW_S
+        self._is_lacking = self._is_lacking and not has_room and now - self._demand_at < self._renew_s
         return has_room
 
     def put_off(self) -> None:
@@ -122,10 +127,11 @@ class SharedLimit:
 class KeyedLimit:
     """A limit for each value of a member of the input. Those that nobody uses are forgotten."""
 
-    def __init__(self, limit: Limit, queue: Queue, slots: int) -> None:
+    def __init__(self, limit: Limit, queue: Queue, slots: int, ttl_s: float = SHARE_TTL_S) -> None:
         self.limit = limit
         self._queue = queue
         self._slots = slots
+        self._ttl_s = ttl_s
         self._by_key: dict[str, SharedLimit] = {}
         self.on_demand: Callable[[], None] = lambda: None
 
@@ -137,7 +143,7 @@ class KeyedLimit:
 
     def share_of(self, key: str) -> SharedLimit:
         if (share := self._by_key.get(key)) is None:
-            share = SharedLimit(self.limit.for_key(key), self._queue.ambient.monotonic, self._slots)
+            share = SharedLimit(self.limit.for_key(key), self._queue.ambient.monotonic, self._slots, self._ttl_s)
             share.on_demand = self.on_demand
             self._by_key[key] = share
         return share
@@ -196,16 +202,16 @@ class SharedLimits:
         for limit in self._active():
             if limit.in_use == 0 and limit.limit.concurrency is not None:
                 wish = Wish(self._worker_id, 0, 0, 0)
-                await limit_registers.ask(self._queue, limit.limit, wish, ttl_s=TTL_S)
+                await limit_registers.ask(self._queue, limit.limit, wish, ttl_s=limit.ttl_s)
 
     async def _ask(self, limit: SharedLimit) -> None:
         asked_at = self._queue.ambient.monotonic()
         try:
             wish = limit.wish(self._worker_id)
-            granted = await limit_registers.ask(self._queue, limit.limit, wish, ttl_s=TTL_S)
+            granted = await limit_registers.ask(self._queue, limit.limit, wish, ttl_s=limit.ttl_s)
         except QoError as error:
             limit.put_off()
             log.warning("no share of the limit %r: %s", limit.limit.name, error)
             return
-        if limit.take(*granted, asked_at=asked_at):
+        if limit.take(granted, asked_at=asked_at):
             self._on_room()

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from datetime import datetime
 
-from qo.core.cost_model import BEATS_LATE_MAX
+from qo.core.rhythm import BEATS_LATE_MAX
 from qo.errors import CorruptRecord, LeaseLost, StoreError
 from qo.queue import roster
 from qo.queue.inbox_lease import InboxLease, check_namesake
