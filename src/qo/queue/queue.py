@@ -1,6 +1,7 @@
 """The queue: what producers, workers and operators do to tasks.
 
-``Tasks`` reads and writes the task objects, ``Payloads`` the large values; the rules are in ``core.lifecycle``.
+``Tasks`` reads and writes the task objects, ``Claims`` takes them for workers, ``Payloads`` keeps the large values; the
+rules are in ``core.lifecycle``.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from types import TracebackType
 from typing import Any
 
 from qo.ambient import SYSTEM, Ambient
-from qo.core import keys, lifecycle
+from qo.core import lifecycle
 from qo.core.dispatch import DispatchConfig
-from qo.core.lifecycle import Command, Reason, Rejected
+from qo.core.lifecycle import Command, Rejected
 from qo.core.shard import validate_prefix_len, validate_task_id
 from qo.core.task import Status, Task
 from qo.errors import LeaseLost, Refused
 from qo.queue import listing
 from qo.queue.board import NoticeBoard
 from qo.queue.bulk import Action, BulkReport, act_on_matching
+from qo.queue.claims import Claim, Claims
 from qo.queue.control import Cancels
 from qo.queue.flow_plan import FlowPlan
 from qo.queue.follow_up import follow_up
@@ -28,7 +30,7 @@ from qo.queue.followers import Followers
 from qo.queue.groups import Groups
 from qo.queue.hints import Hints
 from qo.queue.listing import Filter, FoundTasks
-from qo.queue.options import DELAY_S_MAX, NewTask, Options, check_number, check_text, escape_text, require_text
+from qo.queue.options import DELAY_S_MAX, NewTask, Options, check_number, check_text, escape_text
 from qo.queue.payload import Payloads
 from qo.queue.pusher import PushConfig, Pusher
 from qo.queue.sealer import Sealer
@@ -42,20 +44,6 @@ from qo.store.metered import Metered
 from qo.store.port import Deletion, ObjectStore
 
 PAYLOAD_THRESHOLD_BYTES = 256 * 1024
-
-
-class Claim:
-    """A claimed task, held until its lease ends. Pass it to complete, fail, reschedule, release or renew."""
-
-    __slots__ = ("lease_id", "snapshot")
-
-    def __init__(self, snapshot: Snapshot, lease_id: str) -> None:
-        self.snapshot = snapshot  # Follows every write, so that the next one needs no read before it.
-        self.lease_id = lease_id
-
-    @property
-    def task(self) -> Task:
-        return self.snapshot.task
 
 
 class Queue:
@@ -89,6 +77,7 @@ class Queue:
         self.groups = Groups(store, self.tasks, ambient)
         self.followers = Followers(self.tasks, self.groups, ambient)
         self.tasks.release = self.followers.release
+        self._claims = Claims(self.tasks, self.hints, ambient)
         self._cancels = Cancels(self)
         self._submitter = Submitter(
             tasks=self.tasks,
@@ -221,38 +210,19 @@ class Queue:
         more. ``hint``: the hint that led to the task; ``hinted``: it has the one that it should have. That one stays
         until the task ends or ``index_lease`` is called, which should be within seconds.
         """
-        require_text("worker_id", worker_id)
-        check_number("lease_s", lease_s, 0.001, DELAY_S_MAX)
-        snapshot = await self.tasks.load(task_id)
-        if snapshot is None:
-            return None
-        if not accepts(snapshot.task):
-            return Rejected(Reason.WRONG_STATE, f"task {task_id} is not for this worker")
-        if hint is not None and hint.key == keys.index_key(snapshot.task):
-            snapshot = snapshot._replace(hints=(hint,))
-        elif hinted:
-            snapshot = snapshot._replace(hints=snapshot.old_hints)
-        lease_id = self.ambient.task_id()
-        follows = on_failure(snapshot.task)
-        command = lifecycle.Claim(self.ambient.token(), lease_id, worker_id, lease_s, follows)
-        moved = await self.tasks.apply(snapshot, command)
-        if isinstance(moved, Snapshot):
-            return Claim(moved, lease_id)
-        if moved.reason is Reason.PAST_EXPIRY:
-            await self.tasks.apply(snapshot, lifecycle.Expire(self.ambient.token()))
-        return moved
+        return await self._claims.claim(
+            task_id,
+            worker_id=worker_id,
+            lease_s=lease_s,
+            accepts=accepts,
+            on_failure=on_failure,
+            hint=hint,
+            hinted=hinted,
+        )
 
     async def index_lease(self, claim: Claim) -> None:
         """Replace the ready hint of a claimed task by a lease hint, if that was not done yet."""
-        snapshot = claim.snapshot
-        hint = await self.tasks.index_lease(snapshot)
-        if hint is None:
-            return
-        if claim.snapshot is snapshot:
-            claim.snapshot = snapshot._replace(hints=(hint,))
-            self.tasks.drop_hints(snapshot.old_hints, instead=hint)
-        elif all(hint.key != each.key for each in claim.snapshot.old_hints):
-            self.hints.drop(hint)  # It was renewed or settled meanwhile, and has another hint or none.
+        await self._claims.index_lease(claim)
 
     async def complete(self, claim: Claim, output: Any = None, *, progress: Any = None) -> Task:
         """Complete a claimed task, with its output and final progress if there are any.
