@@ -11,6 +11,7 @@ export const INBOX = "inbox/";
 export const WORKERS = "workers/";
 export const SCHEDULES = "schedules/";
 export const SHARD_LEASES = "shard-leases/";
+export const SHARD_PLAN = `${SHARD_LEASES}plan.json`;
 export const QUEUE = "queue.json";
 export const DESIRED = "control/desired.json";
 export const BOARD = "control/board.json";

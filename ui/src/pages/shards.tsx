@@ -7,6 +7,7 @@ import { href } from "../shell/router";
 import { useLive } from "../shell/ticker";
 import { Panel, Shown } from "../show/states";
 import { count, plural } from "../show/text";
+import { ShardOwners } from "./shard_owners";
 
 export function ShardsPage({ query }: { query: Record<string, string> }): JSX.Element {
   const { queue } = useApp();
@@ -67,6 +68,10 @@ export function ShardsPage({ query }: { query: Record<string, string> }): JSX.El
                 </div>
               </Panel>
               <p class="quiet">{pollingText(shards)}</p>
+              {shards.unknownOwners && (
+                <div class="said warn">The owners of shards are not shown: {shards.unknownOwners}</div>
+              )}
+              {shards.owners.length > 0 && <ShardOwners blocks={shards.owners} />}
             </>
           );
         }}

@@ -32,6 +32,7 @@ export interface WorkerInfo {
 
 // As qo.queue.roster has them: how long a worker may be silent and still count as alive.
 const HEARTBEATS_MISSED_MAX = 4;
+const LEASE_HEARTBEATS_MISSED_MAX = 3; // A worker that leases shards loses them sooner.
 const SILENT_MIN_S = 10;
 const SILENT_UNKNOWN_S = 60;
 const LISTS_MAX = 10; // 10,000 workers; beyond, `truncated` says so.
@@ -119,6 +120,11 @@ function silentMaxOf({ heartbeat_s }: WorkerInfo): number {
   return typeof heartbeat_s === "number"
     ? Math.max(SILENT_MIN_S, HEARTBEATS_MISSED_MAX * heartbeat_s)
     : SILENT_UNKNOWN_S;
+}
+
+/** How long a worker may be silent and keep the shards that it leases. */
+export function leaseSilentMaxOf({ heartbeat_s }: WorkerInfo): number {
+  return LEASE_HEARTBEATS_MISSED_MAX * (heartbeat_s || SILENT_UNKNOWN_S);
 }
 
 const DEFAULTS: Partial<WorkerInfo> = {

@@ -61,6 +61,70 @@ test("a worker that fell silent polls nothing", async () => {
   expect((await look(store)).everywhere).toBe(0);
 });
 
+const GRANTED = "2026-03-01T08:00:00Z";
+
+function addPlan(store: Store, grants: object[]): void {
+  store.put("shard-leases/plan.json", JSON.stringify({ number: 3, ttl_s: 30, wait_s: 30, members: [], grants }));
+}
+
+test("the owners of leased shards are read once, and shown with the shards that are nobody's", async () => {
+  const store = storeWith(2);
+  addWorker(store, "a", { leasing: true, heartbeat_s: 60 });
+  addPlan(store, [
+    { worker_id: "a", first: "00", last: "0f", since: GRANTED, number: 3 },
+    { worker_id: "gone", first: "20", last: "20", since: new Date(store.now).toISOString(), number: 3 },
+  ]);
+  const queue = new QueueView(store.bucket());
+  const { owners, unknownOwners } = await lookShards(queue);
+  expect(unknownOwners).toBeNull();
+  expect(owners.map(({ first, last, shards, grant }) => [first, last, shards, grant?.worker_id])).toEqual([
+    ["00", "0f", 16, "a"],
+    ["10", "1f", 16, undefined],
+    ["20", "20", 1, "gone"],
+    ["21", "ff", 223, undefined],
+  ]);
+  expect(owners.map((block) => block.moving)).toEqual([false, false, true, false]);
+  expect([owners[0]!.expiresAt, owners[2]!.expiresAt]).toEqual(["2026-03-01T09:03:00Z", null]);
+  await lookShards(queue);
+  expect(store.asked.filter((asked) => asked === "GET shard-leases/plan.json")).toHaveLength(1);
+});
+
+test("beyond 256 shards, those that begin with the same two characters are owned together", async () => {
+  const store = storeWith(4);
+  addWorker(store, "a", { leasing: true });
+  addPlan(store, [{ worker_id: "a", first: "80", last: "ff", since: GRANTED, number: 1 }]);
+  const { owners } = await look(store);
+  expect(owners.map(({ first, last, shards }) => [first, last, shards])).toEqual([
+    ["0000", "7fff", 32768],
+    ["8000", "ffff", 32768],
+  ]);
+});
+
+test.each([
+  "{",
+  "[]",
+  '{"wait_s":30,"grants":[{"worker_id":"a","first":"00","last":"0","since":"2026-03-01T08:00:00Z"}]}',
+  '{"wait_s":30,"grants":[{"worker_id":7,"first":"0","last":"1","since":"2026-03-01T08:00:00Z"}]}',
+  '{"wait_s":30,"grants":[{"worker_id":"a","first":"0","last":"1","since":"soon"}]}',
+  '{"grants":[]}',
+])("a broken plan hides nothing but the owners: %s", async (text) => {
+  const store = storeWith(1);
+  addWorker(store, "a", { leasing: true });
+  store.put("shard-leases/plan.json", text);
+  const shards = await look(store);
+  expect(shards.cells.size).toBe(16);
+  expect(shards.owners).toEqual([]);
+  expect(shards.unknownOwners).not.toBeNull();
+});
+
+test("a queue whose workers lease no shards is asked for no plan", async () => {
+  const store = storeWith(1);
+  addWorker(store, "all");
+  addPlan(store, []);
+  expect((await look(store)).owners).toEqual([]);
+  expect(store.asked.some((asked) => asked.includes("shard-leases"))).toBe(false);
+});
+
 test("beyond 256 shards one goes by their first characters to each single one", async () => {
   const store = storeWith(4);
   addTask(store, 4, "ab12ffff-0000-4000-8000-000000000001");

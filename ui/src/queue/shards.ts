@@ -1,7 +1,9 @@
 /** The shards, or groups of them: what waits and runs in each, and who polls it. */
 
 import { allShards } from "../core/keys";
+import { problemOf } from "../s3/problem";
 import { lookInboxes } from "./inboxes";
+import { type OwnedBlock, ownedBlocks } from "./owners";
 import { healthOf, type WorkerInfo } from "./roster";
 import { lineOf, type QueueView } from "./view";
 
@@ -22,6 +24,8 @@ export interface Shards {
   exact: boolean; // Whether both indexes were listed to their end.
   everywhere: number; // How many workers poll all shards.
   chosen: number; // How many poll only some, because they lease them or were started with these.
+  owners: OwnedBlock[]; // All shards in blocks, with their owners; empty if no worker leases shards.
+  unknownOwners: string | null; // Why they could not be read.
   unread: number; // How many workers are not counted yet, because their records were not read.
 }
 
@@ -57,8 +61,25 @@ export async function lookShards(queue: QueueView, under = ""): Promise<Shards> 
     exact: ready.complete && leases.complete,
     everywhere: alive.length - choosy.length,
     chosen: choosy.length,
+    ...(await lookOwners(queue, prefixLen, workers, now)),
     unread: queue.roster.unread,
   };
+}
+
+/** Only where somebody leases shards, so that other queues cost no request for it. Whatever is wrong with the plan, all else is shown. */
+async function lookOwners(
+  queue: QueueView,
+  prefixLen: number,
+  workers: WorkerInfo[],
+  now: number,
+): Promise<Pick<Shards, "owners" | "unknownOwners">> {
+  if (!workers.some((each) => each.leasing)) return { owners: [], unknownOwners: null };
+  try {
+    const plan = await queue.plans.look(prefixLen);
+    return { owners: plan ? ownedBlocks(plan, prefixLen, workers, now) : [], unknownOwners: null };
+  } catch (error) {
+    return { owners: [], unknownOwners: problemOf(error).message };
+  }
 }
 
 function pollsAll(worker: WorkerInfo): boolean {

@@ -4,6 +4,7 @@ import { INBOX, LEASES, parseHint, QUEUE, READY, TASKS } from "../core/keys";
 import type { Bucket } from "../s3/client";
 import { Problem } from "../s3/problem";
 import { Catalogue } from "./catalogue";
+import { Plans } from "./owners";
 import { Roster } from "./roster";
 import { Shelf } from "./shelf";
 
@@ -25,6 +26,7 @@ const SAMPLES_MAX = 720;
 export class QueueView {
   readonly shelf: Shelf;
   readonly roster: Roster;
+  readonly plans: Plans;
   readonly samples: Sample[] = [];
   private readonly catalogues = new Map<string, Catalogue>();
   private found: Promise<Manifest> | null = null;
@@ -36,6 +38,7 @@ export class QueueView {
   ) {
     this.shelf = new Shelf(bucket);
     this.roster = new Roster(bucket);
+    this.plans = new Plans(bucket);
   }
 
   /** queue.json: asked for once, because it never changes what matters here. */
