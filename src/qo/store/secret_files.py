@@ -11,7 +11,8 @@ from pathlib import Path
 from qo.errors import ConfigError
 from qo.store import private
 
-# The owner may do anything, the group may read (as with mounted secrets), others nothing.
+# The owner may do anything, the group may read, others nothing. In a pod with an fsGroup, Kubernetes lets that group
+# read every secret that it mounts, whatever mode was asked for.
 _TOO_OPEN = stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH | stat.S_IXOTH
 
 
@@ -27,11 +28,13 @@ def open_directory(path: Path) -> Path:
 
 def read_secret(path: Path) -> bytes:
     """Return the content. Raises ConfigError if others can read the file, FileNotFoundError if there is none."""
-    _refuse_open(path, "chmod 600")
+    _refuse_open(path, "chmod 600", "; where Kubernetes mounts it, set defaultMode: 0400 and an fsGroup")
     try:
         return path.read_bytes()
     except PermissionError:
-        raise ConfigError(f"{path} cannot be read by this user") from None
+        raise ConfigError(
+            f"{path} cannot be read by this user: make it the owner; where Kubernetes mounts it, set an fsGroup"
+        ) from None
 
 
 def create_secret(path: Path, content: bytes) -> bool:
@@ -77,6 +80,6 @@ def _token(path: Path) -> str:
     return token
 
 
-def _refuse_open(path: Path, remedy: str) -> None:
+def _refuse_open(path: Path, remedy: str, otherwise: str = "") -> None:
     if path.stat().st_mode & _TOO_OPEN:
-        raise ConfigError(f"{path} is open to other users: {remedy} {path}")
+        raise ConfigError(f"{path} is open to other users: {remedy} {path}{otherwise}")
