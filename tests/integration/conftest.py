@@ -1,3 +1,4 @@
+from support.outbox_application import application
 from support.stores.queues import (
     any_store,
     clock,
@@ -12,6 +13,7 @@ from support.worker.processes import local_place, place, s3_place
 
 __all__ = [
     "any_store",
+    "application",
     "clock",
     "clocked_queue",
     "local_place",

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,6 @@ from sqlalchemy.orm import Session
 
 import qo
 from qo import Options, RetryPolicy, outbox
-from qo.core import keys
-from qo.core.task import Task
 from qo.errors import ConfigError, Unavailable, UsageError
 from qo.outbox.relay import Relay, open_outbox
 from qo.queue.options import NewTask
@@ -31,66 +27,15 @@ from qo.queue.queue import Queue
 from qo.queue.submitter import PreparedTask
 from qo.queue.task_document import read_document, write_document
 from qo.store.memory import MemoryStore
-from support.cli.command import Qo
-from support.stores.queues import all_tasks, keys_under, until
-
-
-@dataclass
-class Application:
-    """Its database, and a connection to it."""
-
-    url: str
-    sqlalchemy_url: str
-    connect: Callable[[], Any]
-    mark: str
-
-    def insert(self, *tasks: Any, group: str | None = None) -> None:
-        with closing(self.connect()) as connection:
-            for each in tasks:
-                outbox.submit(connection, "echo", each, group=group)
-            connection.commit()
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        return self.run("SELECT id, task, parked_reason, claimed_by FROM qo_outbox ORDER BY id")
-
-    def run(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        with closing(self.connect()) as connection:
-            cursor = connection.execute(sql.replace("?", self.mark), values)
-            found = cursor.fetchall() if cursor.description else []
-            connection.commit()
-            return found
-
-
-@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.fast), "postgres"])
-def application(request: pytest.FixtureRequest, tmp_path: Path) -> Application:
-    if request.param == "sqlite":
-        path = tmp_path / "shop.db"
-        made = Application(f"sqlite:{path}", f"sqlite:///{path}", lambda: sqlite3.connect(path, timeout=10), "?")
-    else:
-        url: str = request.getfixturevalue("postgres_server").make_database()
-        made = Application(
-            url, url.replace("postgresql:", "postgresql+psycopg:"), lambda: psycopg.connect(url), "%s"
-        )
-    with closing(made.connect()) as connection:
-        outbox.create_table(connection)
-        outbox.create_table(connection)  # There is nothing to do the second time.
-        connection.commit()
-    return made
+from support.outbox_application import Application, has_tasks, inputs, relay_all
+from support.stores.queues import all_tasks, until
 
 
 @pytest.fixture
-def queue() -> Queue:
-    return Queue(MemoryStore())
-
-
-async def relay_all(application: Application, queue: Queue, **how: Any) -> Relay:
-    relay = Relay(application.url, queue, **how)
-    await relay.run(asyncio.Event(), once=True)
-    return relay
-
-
-async def inputs(queue: Queue) -> list[Any]:
-    return sorted((task.input for task in await all_tasks(queue.store)), key=str)
+async def queue() -> AsyncIterator[Queue]:
+    made = Queue(MemoryStore())
+    yield made
+    await made.flush()
 
 
 async def test_what_was_committed_is_submitted_and_what_was_rolled_back_is_not(
@@ -283,14 +228,10 @@ async def test_a_relay_that_runs_moves_new_rows_soon(application: Application, q
     running = asyncio.create_task(Relay(application.url, queue).run(stop))
     for n in range(3):
         await asyncio.to_thread(application.insert, n)
-        await until(lambda n=n: _has(queue, n + 1), within_s=15)
+        await until(lambda n=n: has_tasks(queue, n + 1), within_s=15)
     stop.set()
     counts = await running
     assert counts.submitted == 3
-
-
-async def _has(queue: Queue, count: int) -> bool:
-    return len(await keys_under(queue.store, keys.TASKS)) == count
 
 
 def test_bad_input_is_refused_before_anything_is_written(application: Application) -> None:
@@ -354,102 +295,3 @@ def test_a_task_comes_back_from_its_document_as_it_was(options: Options, input: 
     new = NewTask("echo", input, options)
     back = read_document(json.loads(json.dumps(write_document(new))), "here")
     assert back == new
-
-
-# Processes.
-
-
-@pytest.fixture
-def command(tmp_path: Path) -> Qo:
-    return Qo(tmp_path, {"QO_LOG": "warning"})
-
-
-def refuse_deletes(application: Application) -> None:
-    """So that a relay can submit rows and cannot delete them, as if it died in between."""
-    if application.url.startswith("sqlite"):
-        application.run("CREATE TRIGGER keep BEFORE DELETE ON qo_outbox BEGIN SELECT RAISE(ABORT, 'not now'); END")
-        return
-    application.run(
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not now'; END $$"
-    )
-    application.run("CREATE TRIGGER keep BEFORE DELETE ON qo_outbox FOR EACH ROW EXECUTE FUNCTION refuse()")
-
-
-def allow_deletes(application: Application) -> None:
-    on = "" if application.url.startswith("sqlite") else " ON qo_outbox"
-    application.run(f"DROP TRIGGER keep{on}")
-
-
-@pytest.mark.timeout(300)
-async def test_a_relay_that_is_killed_between_submit_and_delete_submits_nothing_twice(
-    application: Application, command: Qo, tmp_path: Path
-) -> None:
-    application.insert(*range(30))
-    refuse_deletes(application)
-    store = f"local:{tmp_path / '.qo'}"
-    async with qo.connect(store) as queue:
-        process = command.start("relay", "--from", application.url, "--lease-s", "1")
-        try:
-            await until(lambda: _has(queue, 30), within_s=60)
-        finally:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-        before = {task.id: task.input for task in await all_tasks(queue.store)}
-        assert len(application.rows()) == 30
-        allow_deletes(application)
-        process = command.start("relay", "--from", application.url, "--lease-s", "1")
-        try:
-            await until(lambda: _emptied(application), within_s=60)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.communicate()
-        assert process.returncode == 0
-        assert {task.id: task.input for task in await all_tasks(queue.store)} == before
-
-
-async def _emptied(application: Application) -> bool:
-    return not await asyncio.to_thread(application.rows)
-
-
-@pytest.mark.timeout(300)
-async def test_relays_that_are_killed_at_any_moment_lose_and_double_nothing(
-    application: Application, command: Qo, tmp_path: Path
-) -> None:
-    application.insert(*range(150))
-    async with qo.connect(f"local:{tmp_path / '.qo'}") as queue:
-        for kill_at in (20, 50, 90):
-            process = command.start("relay", "--from", application.url, "--lease-s", "1", "--batch", "10")
-            try:
-                await until(lambda kill_at=kill_at: _reached(queue, kill_at), within_s=120)
-            finally:
-                process.send_signal(signal.SIGKILL)
-                process.communicate()
-        first = command.start("relay", "--from", application.url, "--lease-s", "1")
-        second = command.start("relay", "--from", application.url, "--lease-s", "1")
-        try:
-            await until(lambda: _emptied(application), within_s=60)
-        finally:
-            for process in (first, second):
-                process.send_signal(signal.SIGTERM)
-                process.communicate()
-        tasks: list[Task] = await all_tasks(queue.store)
-        assert sorted(task.input for task in tasks) == list(range(150))
-
-
-async def _reached(queue: Queue, count: int) -> bool:
-    return len(await keys_under(queue.store, keys.TASKS)) >= count
-
-
-def test_the_commands_of_an_outbox(application: Application, command: Qo) -> None:
-    application.run("INSERT INTO qo_outbox (task) VALUES (?)", "{}")
-    application.insert(1)
-    answer = command.here("relay", "--from", application.url, "--once", "--json")
-    assert (answer.code, json.loads(answer.out)["submitted"]) == (8, 1)
-    assert command.json("relay", "status", "--from", application.url) == {"waiting": 0, "parked": 1}
-    (row,) = command.json("relay", "parked", "--from", application.url)
-    assert "type" in row["reason"]
-    assert command.json("relay", "retry", "--from", application.url) == {"retried": 1}
-    assert command.here("relay", "retry", "--from", application.url, "999").code == 3
-    assert command.here("relay", "--once").code == 2
-    assert command.here("relay", "--from", application.url, "--once", "--lease-s", "nan").code == 2
-    assert "CREATE TABLE" in command.ok("relay", "table", application.url.partition(":")[0])

@@ -7,7 +7,8 @@ import json
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ import pytest
 import qo as package
 from support.cli.command import Qo
 from support.dispatcher.listeners import NO_TLS
+from support.stores.write_lock import writes_held_up
+
+NO_HEADERS: Mapping[str, str] = {}
 
 
 @pytest.fixture
@@ -45,9 +49,11 @@ def serving(qo: Qo) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         process.communicate()
 
 
-def ask(url: str, token: str, method: str = "GET", **how: Any) -> httpx.Response:
+def ask(
+    url: str, token: str, method: str = "GET", more: Mapping[str, str] = NO_HEADERS, **how: Any
+) -> httpx.Response:
     with httpx.Client(trust_env=False, verify=NO_TLS, timeout=30) as client:
-        return client.request(method, url, headers={"Authorization": f"Bearer {token}"}, **how)
+        return client.request(method, url, headers={"Authorization": f"Bearer {token}", **more}, **how)
 
 
 def test_tokens_work_while_they_are_in_the_file(qo: Qo) -> None:
@@ -105,6 +111,46 @@ def test_a_killed_server_loses_nothing_that_it_has_acknowledged(qo: Qo) -> None:
         process.kill()
     with package.blocking(f"local:{qo.cwd / '.qo'}") as (queue, run):
         assert {run(queue.get(each["id"])).input for each in made} == set(range(5))
+
+
+MANY = 400
+
+
+async def count_tasks(queue: package.Queue) -> int:
+    return len((await queue.store.list("tasks/")).entries)
+
+
+def test_a_server_that_is_killed_while_it_submits_many_is_asked_again_with_the_same_key(qo: Qo) -> None:
+    """What it had written is found again, the rest is written, and other tasks under the same key are refused."""
+    body = {"tasks": [{"type": "echo", "input": n} for n in range(MANY)]}
+    key = {"Idempotency-Key": "import-7"}
+    store = qo.cwd / ".qo"
+    with serving(qo) as (url, process), ThreadPoolExecutor() as threads:
+        local = (store / "secrets/serve.token").read_text().strip()
+        sent = threads.submit(ask, f"{url}/v1/tasks/batch", local, "POST", json=body, more=key)
+        with package.blocking(f"local:{store}") as (queue, run):
+            while not run(count_tasks(queue)):
+                assert not sent.done(), sent.result().text
+            with writes_held_up(store):
+                process.kill()
+                process.wait()
+            written = run(count_tasks(queue))
+        with pytest.raises(httpx.TransportError):
+            sent.result()
+    assert 0 < written < MANY, "it was killed in the middle"
+    with serving(qo) as (url, _):
+        again = ask(f"{url}/v1/tasks/batch", local, "POST", json=body, more=key).json()["results"]
+        assert [each["task"]["input"] for each in again] == list(range(MANY))
+        assert sum(not each["created"] for each in again) == written
+        third = ask(f"{url}/v1/tasks/batch", local, "POST", json=body, more=key).json()["results"]
+        assert [each["task"]["id"] for each in third] == [each["task"]["id"] for each in again]
+        assert not any(each["created"] for each in third)
+        other = {"tasks": [{"type": "echo", "input": "something else"}, *body["tasks"][1:3]]}
+        refused, *same = ask(f"{url}/v1/tasks/batch", local, "POST", json=other, more=key).json()["results"]
+        assert refused["error"]["status"] == 409
+        assert [each["created"] for each in same] == [False, False]
+        listed = ask(f"{url}/v1/tasks?limit=1000", local).json()
+        assert len(listed["tasks"]) == MANY
 
 
 def test_an_address_in_use_is_a_clear_error(qo: Qo) -> None:
