@@ -65,6 +65,9 @@ LONG = {
 }
 
 
+ON_A_BUCKET = ["direct-dispatch.md", "flows.md", "http-api.md", "outbox.md", "retention.md", "workers.md"]
+
+
 def marks(page: Path) -> list[pytest.MarkDecorator]:
     chosen = ((pytest.mark.spark, ON_SPARK), (pytest.mark.long, LONG))
     return [mark for mark, names in chosen if page.name in names]
@@ -90,17 +93,19 @@ def test_every_pipeline_and_every_setting_in_a_page_can_be_read(tmp_path: Path):
     [pytest.param(page, marks=marks(page), id=page.name) for page in PAGES if examples(page)],
 )
 def test_the_examples_of_every_page_run(page: Path, tmp_path: Path):
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
     with desk(tmp_path) as work:
-        for language, text in examples(page):
-            named = FILE.match(text)
-            if named is not None:
-                (tmp_path / named[1]).write_text(work.placed(text))
-            elif language == "python":
-                work.run([sys.executable, "-c", work.placed(text)])
-            elif language == "console":
-                for line, printed in commands(text):
-                    work.enter(work.placed(line), printed)
+        work.run_page(page)
+
+
+@pytest.mark.s3
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ON_A_BUCKET)
+def test_the_examples_of_the_queue_run_on_a_bucket_as_well(name: str, tmp_path: Path, s3_env: dict[str, str]):
+    with desk(tmp_path) as work:
+        work.environ |= s3_env
+        work.run(["qo", "doctor"])
+        work.run_page(ROOT / "docs" / "guides" / name)
 
 
 def commands(text: str) -> list[tuple[str, list[str]]]:
@@ -138,6 +143,18 @@ class Desk:
         for written, here in self.ports.items():
             text = text.replace(written, here)
         return text
+
+    def run_page(self, page: Path) -> None:
+        shutil.copytree(ROOT / "examples", self.cwd / "examples")
+        for language, text in examples(page):
+            named = FILE.match(text)
+            if named is not None:
+                (self.cwd / named[1]).write_text(self.placed(text))
+            elif language == "python":
+                self.run([sys.executable, "-c", self.placed(text)])
+            elif language == "console":
+                for line, printed in commands(text):
+                    self.enter(self.placed(line), printed)
 
     def enter(self, line: str, printed: list[str]) -> None:
         if line.endswith("&"):
