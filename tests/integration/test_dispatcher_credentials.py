@@ -195,6 +195,10 @@ def test_minted_credentials_reach_their_prefixes_and_nothing_else(
         )
     for key in (f"{read}a", f"{write}old"):
         assert is_refused(lambda key=key: task.delete_object(Bucket=bucket, Key=key)), "nothing is ever deleted"
+    log, other_log = (f"root/{attempt.log}0000000001.jsonl", f"root/{attempt.log[:-2]}2/0000000001.jsonl")
+    task.put_object(Bucket=bucket, Key=log, Body=b"{}")
+    assert is_refused(lambda: task.get_object(Bucket=bucket, Key=log)), "a log is written only"
+    assert is_refused(lambda: task.put_object(Bucket=bucket, Key=other_log, Body=b"{}"))
     for prefix in ("", "root/", beside, f"{read.rstrip('/')}", sibling):
         assert is_refused(lambda prefix=prefix: task.list_objects_v2(Bucket=bucket, Prefix=prefix)), prefix
     assert is_refused(lambda: task.list_objects_v2(Bucket=bucket))
