@@ -25,7 +25,8 @@ from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 
 TASKS = 600
-CLIENTS = 8
+CLIENTS = 2  # Workers.
+SLOTS = 16  # Of each worker.
 TOKEN = "worker-token-of-the-benchmark"
 
 # Only serves: the tasks were released before, and nothing should happen beside.
@@ -72,18 +73,23 @@ async def _served(state: State) -> AsyncIterator[str]:
 
 async def _worker(address: str, number: int, tasks: Sequence[str]) -> None:
     async with DispatcherClient(address, TOKEN) as client:
-        for task_id in tasks:
-            held = await client.claim(task_id, f"bench-{number}")
-            if not isinstance(held, Claimed):
-                raise TypeError(f"task {task_id} was not claimed: {held.reason}")
-            done = CompleteRequest(
-                task_id=task_id,
-                attempt=held.attempt,
-                lease_id=held.lease_id,
-                outcome=Outcome.SUCCESS,
-                outputs=[OutputBody(output=0, location=held.work.outputs[0].prefix, files=["part-0.parquet"])],
-            )
-            await client.complete(held.capability_token, done)
+        slots = (_slot(client, f"bench-{number}", tasks[slot::SLOTS]) for slot in range(SLOTS))
+        await asyncio.gather(*slots)
+
+
+async def _slot(client: DispatcherClient, worker_id: str, tasks: Sequence[str]) -> None:
+    for task_id in tasks:
+        held = await client.claim(task_id, worker_id)
+        if not isinstance(held, Claimed):
+            raise TypeError(f"task {task_id} was not claimed: {held.reason}")
+        done = CompleteRequest(
+            task_id=task_id,
+            attempt=held.attempt,
+            lease_id=held.lease_id,
+            outcome=Outcome.SUCCESS,
+            outputs=[OutputBody(output=0, location=held.work.outputs[0].prefix, files=["part-0.parquet"])],
+        )
+        await client.complete(held.capability_token, done)
 
 
 async def _claimed(state: State, tasks: Sequence[str]) -> float:
@@ -117,7 +123,8 @@ def measure() -> Iterator[Result]:
                 TASKS / seconds,
                 "tasks/s",
                 tasks=TASKS,
-                clients=CLIENTS,
+                workers=CLIENTS,
+                slots=SLOTS,
                 database=HOW[database],
                 target=Target("value", ">=", 440.0) if database == "postgres" else None,
                 note="a claim and a completion with one output each, over loopback",

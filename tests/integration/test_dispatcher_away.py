@@ -58,6 +58,7 @@ def take_file_away(state: State) -> None:
 def test_every_route_says_that_the_database_is_away(found: Surface, lose: Callable[[State], None]) -> None:
     bodies: dict[str, Any] = {
         "claim_task": {"task_id": "t", "worker_id": "w", "lease_id": "l"},
+        "exchange_tasks": {"claims": [{"task_id": "t", "worker_id": "w", "lease_id": "l"}]},
         "heartbeat": found.fence,
         "complete": {**found.fence, "outcome": "success"},
     }

@@ -388,14 +388,17 @@ async def test_a_result_is_told_again_until_somebody_has_taken_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is no verdict on the attempt, a defect or a crowd, does not undo hours of work."""
-    taken, troubles = completion.complete, [RuntimeError("a defect"), Contended("a crowd"), Unavailable("away")]
+    taken, troubles = (
+        completion.complete_all,
+        [RuntimeError("a defect"), Contended("a crowd"), Unavailable("away")],
+    )
 
-    def troubled(*given: Any) -> CompleteAnswer:
+    def troubled(*given: Any) -> list[CompleteAnswer]:
         if troubles:
             raise troubles.pop(0)
         return taken(*given)
 
-    monkeypatch.setattr(completion, "complete", troubled)
+    monkeypatch.setattr(completion, "complete_all", troubled)
     monkeypatch.setattr(agent, "ASK_AGAIN_S", 0.01)
     async with plant(tmp_path, one_job("copy")) as shop:
         await shop.emit("a")

@@ -87,3 +87,14 @@ async def test_a_caller_that_is_gone_disturbs_nobody(executor: ThreadPoolExecuto
     doubling.may_go_on.set()
     assert await stays == 8
     assert await gatherer.answer(6) == 12
+
+
+async def test_a_call_that_follows_an_answer_at_once_is_answered(executor: ThreadPoolExecutor) -> None:
+    """In the very turn of the event loop in which the lane of the one before ends."""
+    doubling = Doubling()
+    doubling.may_go_on.set()
+    gatherer = one_lane(doubling, executor)
+    number = 2
+    async with asyncio.timeout(10):
+        for _ in range(20):
+            number = await gatherer.answer(number) % 1000 * 2

@@ -6,11 +6,9 @@ its key. A call without a response is repeated until its patience runs out.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
-import msgspec
-from pydantic import BaseModel, ValidationError
 
 from qo.ambient import SYSTEM, Ambient
 from qo.api.async_transport import AiohttpTransport
@@ -36,35 +34,11 @@ from qo.api.contract.task import (
     StandingAnswer,
     TaskState,
 )
+from qo.api.task_exchange import CAPABILITY, TaskExchange, parse
 from qo.api.transport import CONNECT_S, TIMEOUT_S, ClientBase, HttpxTransport, Response, RetryingClient
 from qo.config.dispatcher import DispatcherSettings
-from qo.core.struct_preload import preload
-from qo.errors import QoError
-
-A = TypeVar("A", bound=BaseModel)
 
 PATIENCE_S = 60.0  # A dispatcher that restarts is back by then.
-CAPABILITY = "X-Qo-Task-Capability"
-
-
-class _StatusOnly(msgspec.Struct):
-    """The field of an answer that says which kind it is."""
-
-    status: Any = None
-
-
-preload(_StatusOnly)
-
-
-def _parse(response: Response, kind: type[A]) -> A:
-    """Return the body as ``kind``. Raises QoError if it has another form."""
-    try:
-        return kind.model_validate_json(response.content)
-    except ValidationError as error:
-        raise QoError(
-            f"{response.url} answered what this version of qo does not understand "
-            f"({error.error_count()} fields differ): use the same version on both sides"
-        ) from error
 
 
 def internal_url(settings: DispatcherSettings) -> str:
@@ -99,24 +73,27 @@ class DispatcherClient(ClientBase):
         # While the token is being replaced, the settings name two; the newest is last.
         self._worker_token = worker_token.rpartition(",")[2].strip()
         self._ambient = ambient
+        self._exchange = TaskExchange(self._client, self._worker_token)
+
+    async def close(self) -> None:
+        await self._exchange.close()
+        await super().close()
 
     async def claim(self, task_id: str, worker_id: str, lease_id: str | None = None) -> Claimed | NotClaimed:
         """Claim the task. The client chooses the lease id, so that a claim whose response was lost can be repeated."""
         body = ClaimRequest(task_id=task_id, worker_id=worker_id, lease_id=lease_id or self._ambient.task_id())
-        response = await self._client.send("POST", "/internal/task-claim", token=self._worker_token, body=body)
-        answer = msgspec.json.decode(response.content, type=_StatusOnly)
-        return _parse(response, Claimed if answer.status == "claimed" else NotClaimed)
+        return await self._exchange.claim(body)
 
     async def fetch(self, task_id: str) -> TaskState:
         params = {"task_id": task_id}
         response = await self._client.send("GET", "/internal/task-fetch", token=self._worker_token, params=params)
-        return _parse(response, TaskState)
+        return parse(response, TaskState)
 
     async def sources(self, after: str | None = None, limit: int = 500) -> SourcesAnswer:
         """Return a page of the live sources, with the database's time."""
         params = {"after": after, "limit": limit}
         response = await self._client.send("GET", "/internal/sources", token=self._worker_token, params=params)
-        return _parse(response, SourcesAnswer)
+        return parse(response, SourcesAnswer)
 
     async def remember(self, edition_id: str, memory: Any, error: str | None = None) -> None:
         """Store what a watcher has seen so far, or why it fails; ``sources`` returns it."""
@@ -125,37 +102,37 @@ class DispatcherClient(ClientBase):
 
     async def emit(self, dag: str, job: str, request: EmitRequest) -> EmitAnswer:
         path = f"/internal/sources/{dag}/{job}/events"
-        return _parse(await self._client.send("POST", path, token=self._worker_token, body=request), EmitAnswer)
+        return parse(await self._client.send("POST", path, token=self._worker_token, body=request), EmitAnswer)
 
     async def heartbeat(self, capability: str, request: HeartbeatRequest) -> HeartbeatAnswer:
-        return _parse(await self._send_as_task("heartbeat", capability, request), HeartbeatAnswer)
+        return parse(await self._send_as_task("heartbeat", capability, request), HeartbeatAnswer)
 
     async def events(self, capability: str, request: EventsRequest) -> EventsAnswer:
-        return _parse(await self._send_as_task("events", capability, request), EventsAnswer)
+        return parse(await self._send_as_task("events", capability, request), EventsAnswer)
 
     async def complete(self, capability: str, request: CompleteRequest) -> CompleteAnswer:
-        return _parse(await self._send_as_task("complete", capability, request), CompleteAnswer)
+        return await self._exchange.complete(capability, request)
 
     async def commit(self, capability: str, request: CommitRequest) -> CommitAnswer:
         """Commit segments of an attempt that goes on."""
-        return _parse(await self._send_as_task("commit", capability, request), CommitAnswer)
+        return parse(await self._send_as_task("commit", capability, request), CommitAnswer)
 
     async def last_segment(self, capability: str, output: int) -> LastSegment:
         params, headers = {"output": output}, {CAPABILITY: capability}
-        return _parse(
+        return parse(
             await self._client.send("GET", "/v1/task/segment", headers=headers, params=params), LastSegment
         )
 
     async def fetch_kept_output(self, capability: str, request: KeptRequest) -> KeptAnswer:
-        return _parse(await self._send_as_task("kept", capability, request), KeptAnswer)
+        return parse(await self._send_as_task("kept", capability, request), KeptAnswer)
 
     async def credentials(self, capability: str, request: CredentialsRequest) -> CredentialsAnswer:
-        return _parse(await self._send_as_task("credentials", capability, request), CredentialsAnswer)
+        return parse(await self._send_as_task("credentials", capability, request), CredentialsAnswer)
 
     async def inputs(self, capability: str, position: int, after: str | None = None) -> PiecesAnswer:
         """Return a further page of the pieces of one input."""
         params, headers = {"position": position, "after": after}, {CAPABILITY: capability}
-        return _parse(
+        return parse(
             await self._client.send("GET", "/v1/task/inputs", headers=headers, params=params), PiecesAnswer
         )
 
@@ -167,7 +144,7 @@ class DispatcherClient(ClientBase):
         response = await self._client.send(
             "GET", "/v1/task/standing", headers={CAPABILITY: capability}, params=params
         )
-        return _parse(response, StandingAnswer)
+        return parse(response, StandingAnswer)
 
     async def _send_as_task(self, action: str, capability: str, request: Fence) -> Response:
         return await self._client.send(

@@ -32,6 +32,7 @@ from qo.dispatcher.http import (
     segments,
     sources,
     starlette_routes,
+    task_exchanges,
     tasks,
     tokens,
     workers,
@@ -109,7 +110,7 @@ def _public_operations() -> Mapping[str, Operation]:
 @cache
 def _internal_operations() -> Mapping[str, Operation]:
     routes = Routes(INTERNAL)
-    for part in (health, workers, attempts, segments):
+    for part in (health, workers, attempts, task_exchanges, segments):
         part.install(routes)
     return routes.operations
 

@@ -55,12 +55,19 @@ class Gatherer(Generic[C, A]):
         answer = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(call, answer))
         if len(self._under_way) < self._lanes:
-            lane = asyncio.create_task(self._answer_all())
-            self._under_way.add(lane)
-            lane.add_done_callback(self._under_way.discard)
+            self._under_way.add(asyncio.create_task(self._answer_all()))
         return await answer
 
     async def _answer_all(self) -> None:
+        lane = asyncio.current_task()
+        assert lane is not None
+        try:
+            await self._answer_waiting()
+        finally:
+            # At once, and not in a callback: a call that came before that would wait for nobody.
+            self._under_way.discard(lane)
+
+    async def _answer_waiting(self) -> None:
         loop = asyncio.get_running_loop()
         while self._waiting:
             group = self._take()
@@ -91,12 +98,24 @@ class Gatherer(Generic[C, A]):
         return list(group.values())
 
     def _attempt(self, calls: Sequence[C]) -> Sequence[A | Exception]:
-        """Answer calls together or, if that fails because of one of them, one by one. Blocking."""
-        try:
-            return self._answer_together(calls)
-        except Unavailable as error:
-            return [error] * len(calls)  # That has nothing to do with any of them.
-        except Exception as error:
-            if len(calls) == 1:
-                return [error]
-            return [answer for each in calls for answer in self._attempt([each])]
+        return answer_all(self._answer_together, calls, self._key)
+
+
+def answer_all(
+    answer_together: Callable[[Sequence[C]], Sequence[A]], calls: Sequence[C], key: Callable[[C], Hashable]
+) -> Sequence[A | Exception]:
+    """Answer calls together or, if that fails because of one of them, one by one. Blocking.
+
+    Calls with the same key are answered one by one, too.
+    """
+    if not calls:
+        return []
+    try:
+        if len({key(each) for each in calls}) == len(calls):
+            return answer_together(calls)
+    except Unavailable as error:
+        return [error] * len(calls)  # That has nothing to do with any of them.
+    except Exception as error:
+        if len(calls) == 1:
+            return [error]
+    return [answer for each in calls for answer in answer_all(answer_together, [each], key)]

@@ -78,6 +78,7 @@ INTERNAL: Mapping[str, Need] = {
     "readyz": Need.NOTHING,
     "metrics": Need.NOTHING,  # Scraped from inside; the listener is not for the public.
     "claim_task": Need.WORKER,
+    "exchange_tasks": Need.WORKER,  # The completions in it need the capabilities of their attempts.
     "fetch_task": Need.WORKER,
     "task_keys": Need.NOTHING,  # Public keys.
     "watched_sources": Need.WORKER,
