@@ -97,7 +97,7 @@ newest: setup ui browser # The suite against the newest versions of everything t
 
 chaos: setup ## Ten minutes of faults on real processes, servers and Spark, and a checker; as long without servers (MINUTES=2 SEED=7 GROUND=embedded)
 	@failed=0; for ground in $(GROUND); do \
-	  PYTHONPATH=tests $(BIN)/python -m chaos --ground $$ground --minutes $(MINUTES) --seed $(SEED) || failed=1; \
+	  PYTHONPATH=tests:tests/apps $(BIN)/python -m chaos --ground $$ground --minutes $(MINUTES) --seed $(SEED) || failed=1; \
 	done; exit $$failed
 
 soak: setup ## Two hours of steady load on dispatcher, worker and scheduler: what they use must not grow (HOURS=0.5)
