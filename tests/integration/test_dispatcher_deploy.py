@@ -311,7 +311,7 @@ def test_a_large_dag_is_deployed_whole(state: State) -> None:
     assert len(loaded(state).jobs) == 2402
 
 
-def test_how_long_an_attempt_may_take_says_the_registry_it_was_deployed_with(state: State) -> None:
+def test_how_long_an_attempt_may_take_says_the_registry(state: State) -> None:
     quick = replace(DEFAULT.get("python"), timeout_seconds=7.0)
     wanted = dag(
         "shop",
@@ -322,6 +322,8 @@ def test_how_long_an_attempt_may_take_says_the_registry_it_was_deployed_with(sta
     )
     with state.write() as tx:
         deploy.deploy(tx, wanted, "", "tests", registry([quick]))
+    topology.use_registry(state, registry([quick]))
+    with state.write() as tx:
         live_jobs = topology.load(tx).jobs.values()
         created = create(tx, [NewTask(job=each, dedupe_key="manual:1") for each in live_jobs])
         assert all(each.new for each in created)

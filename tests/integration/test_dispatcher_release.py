@@ -177,7 +177,7 @@ def test_a_runtime_that_this_dispatcher_does_not_know_holds_its_jobs(state: Stat
     clean = live(deployed(state, SHOP), "shop.clean")
     wanted(state, clean, [1])
     assert release.tick(state, NONE, registry=Registry({})) == 0
-    assert held(state) == {clean.edition_id: "this dispatcher has no runtime 'spark'"}
+    assert held(state)[clean.edition_id].startswith("this dispatcher has no runtime 'spark': add [runtimes.spark]")
     assert release.tick(state, NONE, registry=DEFAULT) == 1
 
 

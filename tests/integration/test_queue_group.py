@@ -86,6 +86,34 @@ async def test_a_signal_stops_the_workers_of_all_queues(tmp_path: Path) -> None:
         assert await roster.workers(queue.store) == []
 
 
+async def test_long_tasks_of_one_queue_leave_a_slot_to_the_other(tmp_path: Path) -> None:
+    settings = settings_at(tmp_path, "slow=9,quick=1")
+    begun, done, app = asyncio.Event(), asyncio.Event(), App()
+
+    @app.task("long")
+    async def long(input: Any) -> None:
+        begun.set()
+        await done.wait()
+
+    @app.task("short")
+    async def short(input: Any) -> None:
+        return None
+
+    async with (
+        connect(queue_settings(settings, "slow")) as slow,
+        connect(queue_settings(settings, "quick")) as quick,
+    ):
+        await slow.submit_many([NewTask("long", n) for n in range(3)])
+        running = asyncio.create_task(run_queues(app, settings, kept_free=1, stop_when_empty=False))
+        await begun.wait()
+        task = await quick.submit("short")
+        await ended(quick, task.id)
+        assert len(await slow.list(status=Status.RUNNING)) == 1, "one of two slots is left to the other queue"
+        done.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await running
+
+
 async def test_wake_ups_for_all_queues_go_to_the_one_address(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"

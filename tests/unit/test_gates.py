@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from qo.core.pipeline.gates import Grants, InFlight, Waiting, open_gates
+from qo.core.pipeline.gates import Cap, Grants, InFlight, Waiting, open_gates
 from qo.core.pipeline.topology import Topology, VersionStatus
 from support.dispatcher.topologies import job, topology_of
 
@@ -71,6 +71,24 @@ def test_where_two_versions_say_different_limits_neither_is_exceeded() -> None:
 def test_a_full_job_is_held_entirely() -> None:
     grants = opened(topology_of(job("a", most=1)), {"a": 1}, jobs={"a": 1})
     assert grants == Grants({}, {"a": "max_concurrency: 1 of this job are under way"})
+
+
+def test_caps_count_what_is_under_way_in_their_queues_and_of_their_operator() -> None:
+    shop = topology_of(job("a", operator="sql"), job("b", operator="compact"))
+    queue = shop.jobs["a"].queue
+    whole, compact = Cap("runtime spark", 5, frozenset({queue})), Cap("operator", 1, frozenset({queue}), "compact")
+    other = Cap("queue elsewhere", 1, frozenset({"elsewhere"}))
+    grants = open_gates(
+        shop,
+        [Waiting("a", 9), Waiting("b", 9)],
+        InFlight(caps={whole: 1, other: 1}),
+        operators={},
+        held={},
+        room=100,
+        caps=(whole, compact, other),
+    )
+    assert grants.release == {"a": 3, "b": 1}
+    assert grants.holds == dict.fromkeys(("a", "b"), "limit of runtime spark: 5 are under way")
 
 
 def test_an_operator_limit_is_shared_by_the_jobs_that_use_it() -> None:

@@ -12,6 +12,7 @@ import pytest
 from qo.config import kinds
 from qo.config.location import S3, Local, Memory, parse
 from qo.config.origins import load
+from qo.config.runtimes import RuntimeSettings
 from qo.config.setting import Setting
 from qo.config.settings import SETTINGS, Settings
 from qo.config.spark import BucketAccess
@@ -83,6 +84,12 @@ OTHER: dict[str, tuple[str, str, Any]] = {
         (("send.mail", (("keep_failed", 7_776_000.0),)), ("load", (("keep_completed", None),))),
     ),
     "worker.limits": ("a=1, b=5/m", '{"a" = "1", "b" = "5/m"}', (("a", "1"), ("b", "5/m"))),
+    "worker.idle_timeout": ("5m", '"5m"', "5m"),
+    "runtimes": (
+        '{"spark": {"queues": ["spark", "slow=2"]}}',
+        '{spark = {queues = ["spark", "slow=2"]}}',
+        (RuntimeSettings(name="spark", queues=("spark=1", "slow=2")),),
+    ),
     "worker.index_mode": ("index-only", '"index-only"', IndexMode.INDEX_ONLY),
 }
 

@@ -11,6 +11,7 @@ from qo.agent.service import with_spark_slots
 from qo.config.origins import load
 from qo.pipeline.parsing import read
 from qo.pipeline.problems import DefinitionError
+from qo.pipeline.registry import DEFAULT
 
 pytestmark = pytest.mark.fast
 
@@ -117,7 +118,7 @@ def test_built_in_operators_are_no_sources() -> None:
 
 
 def test_a_spark_worker_runs_as_many_tasks_as_it_has_slots_unless_told_otherwise() -> None:
-    assert with_spark_slots(load(environ={"QO_SPARK_SLOTS": "3"}), "spark").worker.concurrency == 3
+    assert with_spark_slots(load(environ={"QO_SPARK_SLOTS": "3"}), DEFAULT.get("spark")).worker.concurrency == 3
     said = load(environ={"QO_SPARK_SLOTS": "3", "QO_CONCURRENCY": "7"})
-    assert with_spark_slots(said, "spark").worker.concurrency == 7
-    assert with_spark_slots(load(environ={}), "python").worker.concurrency == 16
+    assert with_spark_slots(said, DEFAULT.get("spark")).worker.concurrency == 7
+    assert with_spark_slots(load(environ={}), DEFAULT.get("python")).worker.concurrency == 16

@@ -94,6 +94,7 @@ class Agent:
         self._processes = processes
         self._logs = logs
         self._tracer = make_tracer()
+        self.idle_timeouts: set[str | None] = set()  # Of the jobs that it has run.
 
     async def wake(self, input: Any, context: Context) -> str | Acked:
         """Handle a wake-up. Return the outcome, for people who look at the queue.
@@ -104,6 +105,7 @@ class Agent:
         claimed = await self._claim(task_id, context.worker_id)
         if isinstance(claimed, NotClaimed):
             return f"not claimed: {claimed.reason}"
+        self.idle_timeouts.add(claimed.work.idle_timeout)
         if self._processes is not None and (code := claimed.work.code) is not None:
             held = HeldTask(claimed, CancelToken(), token=claimed.capability_token)
             try:

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from qo.agent.agent import WAKE, Agent
 from qo.agent.code.bundle_cache import Codes, CodeStore
@@ -19,26 +20,31 @@ from qo.agent.logs.capture import capturing
 from qo.agent.logs.log_thread import LogThread
 from qo.agent.operators import Executor
 from qo.api.internal_client import DispatcherClient, internal_url
+from qo.config.kinds import parse_queues
 from qo.config.settings import DEFAULT as DEFAULT_ORIGIN
 from qo.config.settings import Settings
+from qo.core.idleness import longest_idle_s
 from qo.core.run_log import Limits
 from qo.dispatcher.auth.local_tokens import PresentedToken, presented_token
 from qo.dispatcher.outbox.queues import prepare
 from qo.errors import Forbidden, Unauthenticated, Unavailable, UsageError
-from qo.pipeline.registry import DEFAULT, Launcher
+from qo.pipeline.registry import SPARK, Runtime, configured_registry
 from qo.queue.connecting import connect
 from qo.store.blocking_files import BlockingFiles
 from qo.store.directory import open_directory
 from qo.worker.api.app import App
+from qo.worker.idle_watch import BY_JOBS, IdleLimit, idle_limit
 from qo.worker.observe.secrets import register_secret
-from qo.worker.observe.stats import Stats
+from qo.worker.observe.stats import plain_counts
+from qo.worker.queue_group import run_queues
 from qo.worker.service import run_worker
 
 log = logging.getLogger(__name__)
 
 CHECK_TOKEN_S = 3.0
+KEPT_FREE = 1  # Slots that the tasks of one queue leave to each other queue of the worker.
 
-Executors = Mapping[str, str]  # By runtime, the module:function that opens its executor.
+Executors = Mapping[str, str]  # By kind of runtime, the module:function that opens its executor.
 PLAIN: Executors = {"python": "qo.agent.operators:open_executor"}
 
 
@@ -50,26 +56,39 @@ async def run_runtime(
     stop_when_empty: bool = False,
     kills: bool = False,
     on_ui: Callable[[str], None] | None = None,
-) -> Stats:
-    """Run the tasks of one runtime until told to stop, as ``run_worker`` does.
+) -> dict[str, Any]:
+    """Run the tasks of one runtime, from all its queues or those of ``worker.queue``, until told to stop, as
+    ``run_worker`` does. Return the counters.
 
     ``on_ui`` is called, on any thread, with the address of the executor's own user interface if it has one.
+    Raises NotFound for an unknown runtime, UsageError for one that cannot run here, or has no such queue.
     """
-    opener = _find_opener(runtime, executors)
+    served = configured_registry(settings.runtimes).with_workers(runtime)
+    opener = _find_opener(served, executors)
+    settings = with_queues(with_spark_slots(settings, served), served)
     storage = BlockingFiles(settings, asyncio.get_running_loop())
     # Before a Spark session starts, since its Python processes get the import path of that moment.
     codes = CodeStore(storage, packages=settings.worker.packages)
     processes = VersionProcesses(settings, opener, codes)
     try:
         async with open_agent(settings, opener, codes, storage, processes, on_ui) as agent:
-            queue_at = with_spark_slots(await prepare(settings, DEFAULT.get(runtime).queue), runtime)
             credentials = presented_token(settings.dispatcher)
             await check_token(internal_url(settings.dispatcher), credentials)
+            app = App()
+            # The job limits how long a run may take; the wake-up itself has no limit.
+            app.task(WAKE, timeout_s=None)(agent.wake)
+            names = list(parse_queues(settings.worker.queue))
+            limit = _idle_limit(settings, served, agent)
+            if len(names) > 1:
+                return await run_queues(
+                    app, settings, stop_when_empty=stop_when_empty, kills=kills, kept_free=KEPT_FREE, limit=limit
+                )
+            queue_at = await prepare(settings, names[0])
             async with connect(queue_at) as queue:
-                app = App()
-                # The job limits how long a run may take; the wake-up itself has no limit.
-                app.task(WAKE, timeout_s=None)(agent.wake)
-                return await run_worker(queue, app, queue_at, stop_when_empty=stop_when_empty, kills=kills)
+                stats = await run_worker(
+                    queue, app, queue_at, stop_when_empty=stop_when_empty, kills=kills, limit=limit
+                )
+                return plain_counts(stats)
     finally:
         await processes.close()
         await storage.close()
@@ -128,9 +147,24 @@ def open_logs(settings: Settings) -> Generator[LogThread | None]:
         logs.stop()
 
 
-def with_spark_slots(settings: Settings, runtime: str) -> Settings:
+def with_queues(settings: Settings, runtime: Runtime) -> Settings:
+    """Return the settings with the queues to serve: those that are set, with the weights that the runtime gives them
+    unless they are set, too; otherwise all of the runtime. Raises UsageError for a queue that is not of the runtime."""
+    weights = {name: runtime.weights.get(name, 1) for name in runtime.queues}
+    served = parse_queues(settings.worker.queue) or weights
+    for name in served:
+        if name not in weights:
+            raise UsageError(
+                f"the runtime {runtime.name} has no queue {name!r} ({settings.origin('worker.queue')}): it has "
+                f"{', '.join(weights)}"
+            )
+    queues = tuple(f"{name}={weights[name] if own == 1 else own}" for name, own in served.items())
+    return replace(settings, worker=replace(settings.worker, queue=queues))
+
+
+def with_spark_slots(settings: Settings, runtime: Runtime) -> Settings:
     """Limit a Spark worker to the slots of its session, unless its concurrency is set."""
-    if runtime != "spark" or settings.origin("worker.concurrency") != DEFAULT_ORIGIN:
+    if runtime.works_like != SPARK or settings.origin("worker.concurrency") != DEFAULT_ORIGIN:
         return settings
     return replace(settings, worker=replace(settings.worker, concurrency=settings.worker.spark_slots))
 
@@ -149,9 +183,13 @@ async def check_token(url: str, credentials: PresentedToken) -> None:
         log.warning("the dispatcher does not answer yet: %s", error)
 
 
-def _find_opener(runtime: str, executors: Executors) -> str:
-    if DEFAULT.get(runtime).launcher is not Launcher.QUEUE:
-        raise UsageError(f"runtime {runtime!r} has no workers: the dispatcher starts its tasks itself")
-    if runtime not in executors:
-        raise UsageError(f"this worker cannot run {runtime!r}: it runs {', '.join(sorted(executors))}")
-    return executors[runtime]
+def _idle_limit(settings: Settings, runtime: Runtime, agent: Agent) -> IdleLimit:
+    if settings.worker.idle_timeout != BY_JOBS:
+        return idle_limit(settings)
+    return lambda: longest_idle_s(agent.idle_timeouts, runtime.idle_timeout)
+
+
+def _find_opener(runtime: Runtime, executors: Executors) -> str:
+    if runtime.works_like not in executors:
+        raise UsageError(f"this worker cannot run {runtime.name!r}: it runs {', '.join(sorted(executors))}")
+    return executors[runtime.works_like]

@@ -28,7 +28,11 @@ Body = Callable[..., int | None]
 
 Runtime = Annotated[
     str | None,
-    typer.Option("--runtime", metavar="NAME", help="Use the queue of this runtime of pipelines."),
+    typer.Option(
+        "--runtime",
+        metavar="NAME[/QUEUE]",
+        help="Use the queue of this runtime of pipelines; its first, unless one is named.",
+    ),
 ]
 
 

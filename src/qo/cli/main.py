@@ -39,6 +39,7 @@ GROUPS = {
         "backfill": ("pipelines.backfill", "Rebuild partitions, a few at a time."),
         "invalidate": ("pipelines.invalidate", "Mark committed data as out of date, so that it is rebuilt."),
         "queue": ("pipelines.queue", "List the queues of pipelines, and how much waits in each."),
+        "runtime": ("pipelines.runtime", "List the runtimes of pipelines, their queues and their limits."),
     },
     "Queue": {
         "submit": ("queue.submit", "Submit a task, or many from a file."),

@@ -19,6 +19,7 @@ from qo.config.encryption import EncryptionSettings
 from qo.config.push import PushSettings
 from qo.config.queue import QueueSettings
 from qo.config.retention import RetentionSettings
+from qo.config.runtimes import RUNTIMES, RuntimeTables
 from qo.config.serve import ServeSettings
 from qo.config.setting import PAGE, Setting, setting
 from qo.config.spark import SparkSettings
@@ -149,6 +150,12 @@ class Settings:
         "QO_ISOLATION",
         kind=kinds.choice(Isolation),
         help="auto: a version's code runs beside others unless its source shows that it cannot; process: never.",
+    )
+    runtimes: RuntimeTables = setting(  # noqa: RUF009 - an immutable value, made once.
+        (),
+        "QO_RUNTIMES",
+        kind=RUNTIMES,
+        help="The runtimes of pipelines that are added, or differ from what is built in: tables [runtimes.NAME].",
     )
     s3: S3Settings = S3Settings()
     queue: QueueSettings = QueueSettings()  # noqa: RUF009 - an immutable value, made once.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from qo.config import kinds
+from qo.config.runtimes import IDLE_OR_JOBS
 from qo.config.setting import PAGE, setting
 from qo.core.discovery import IndexMode, UnknownTypes
 
@@ -62,7 +63,8 @@ class WorkerSettings:
         (),
         "QO_WORKER_QUEUE",
         kind=kinds.QUEUES,
-        help="Work on these queues at once, by weight: names below the store, or stores; unset: the store itself.",
+        help="Work on these queues at once, by weight: names below the store, or stores; unset: the store itself. With "
+        "--runtime, queues of the runtime; unset: all of them.",
     )
     workers: int = setting(
         1,
@@ -118,6 +120,13 @@ class WorkerSettings:
         "QO_HEARTBEAT_S",
         kind=kinds.number(0.1),
         help="Seconds between heartbeats of a worker; changes in what it runs are reported every 20.",
+    )
+    idle_timeout: str = setting(
+        "never",
+        "QO_IDLE_TIMEOUT",
+        kind=IDLE_OR_JOBS,
+        help="End, with exit code 0, after so long without a task, as 5m; 0: as soon as there is none; never; jobs: as "
+        "the jobs that it has run say, else its runtime.",
     )
     shutdown_grace_s: float = setting(
         30.0,

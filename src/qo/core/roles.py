@@ -198,6 +198,7 @@ def role_policy(
     place: Bucket,
     *,
     runtime: str | None = None,
+    queue: str | None = None,
     data: Prefix | None = None,
     create_only: bool = False,
     push: bool = False,
@@ -209,12 +210,13 @@ def role_policy(
     """Return the whole policy of a role.
 
     ``push``, ``direct``: it also wakes workers, or puts tasks into their inboxes. ``purge``: it also removes tasks, as
-    retention says. ``runtime``: for the queue of that runtime. ``data``: where
+    retention says. ``runtime``: for a queue of runtimes of that
+    kind; ``queue``: its name, if it is another. ``data``: where
     datasets are. ``roles``, ``functions``: ARNs that a dispatcher assumes and calls. Raises UsageError for options that
     the role does not have.
     """
     _check_options(role, runtime, create_only=create_only, push=push, direct=direct, purge=purge)
-    at = place if runtime is None else place.below(runtime)
+    at = place if runtime is None else place.below(queue or runtime)
     grants = statements(at, GRANTS[role], create_only=create_only)
     grants += statements(at, _further_grants(role, push=push, direct=direct, purge=purge))
     if role is Role.WORKER and runtime is not None:

@@ -23,6 +23,15 @@ def grant_slots(
     return grants
 
 
+def cap_of_queue(slots: int, queues: int, kept_free: int) -> int:
+    """Return how many of the slots one of several queues may use, if it leaves ``kept_free`` to each of the others.
+
+    Long tasks of one queue then never use up the slots that short tasks of another would need. At least one slot
+    remains for every queue, even if there are fewer slots than that takes.
+    """
+    return max(1, slots - kept_free * (queues - 1))
+
+
 def pass_on_return(passes: Mapping[str, float], wanting: Collection[str], name: str) -> float:
     """Return the pass of a queue that wants slots again: it may not make up for the time in which it wanted none."""
     return max(passes[name], min((passes[each] for each in wanting if each != name), default=passes[name]))

@@ -50,7 +50,7 @@ from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.loop_names import LoopName
 from qo.dispatcher.state.upgrade import upgrade
 from qo.errors import ConfigError, Unavailable
-from qo.pipeline.registry import DEFAULT, Registry
+from qo.pipeline.registry import Registry, configured_registry
 from qo.queue.connecting import connect
 from qo.store import private
 
@@ -96,16 +96,18 @@ class Dispatcher:
         queues: WakeUps,
         settings: Settings,
         *,
-        registry: Registry = DEFAULT,
+        registry: Registry | None = None,
         invoke: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``queues``: where wake-ups go. ``invoke``: the tick of the invoker of functions.
+        """``queues``: where wake-ups go. ``registry``: None: that of the settings. ``invoke``: the tick of the invoker
+        of functions.
 
         Raises ConfigError for settings that cannot be read.
         """
         self.state = state
         self.settings = settings
-        self.registry = registry
+        self.registry = registry = registry or configured_registry(settings.runtimes)
+        topology.use_registry(state, registry)
         self.counters = Counters()
         self._queues = queues
         self._invoke = invoke
@@ -114,7 +116,7 @@ class Dispatcher:
         self._reachable_since: datetime | None = None
         self._wake_ups = WakeUpBuffer(self.nudge)
         self._searched_at: float | None = None  # When the outbox was last searched.
-        self.fast_path = FastPath(limits(settings.dispatcher), self._wake_ups, self.nudge, registry)
+        self.fast_path = FastPath(limits(settings.dispatcher, registry), self._wake_ups, self.nudge, registry)
         parts = self._parts()
         self._executor = ThreadPoolExecutor(len(parts), thread_name_prefix="qo-loop")
         self.loops = [self._build_loop(part) for part in parts]
@@ -179,7 +181,7 @@ class Dispatcher:
         state, settings, registry = self.state, self.settings.dispatcher, self.registry
         rest_s = settings.tick_ms / 1000
         calm_s, watch_s = NUDGED_FACTOR * rest_s, max(WATCH_S, rest_s)
-        bound, press = limits(settings), thresholds(settings.pressure)
+        bound, press = limits(settings, registry), thresholds(settings.pressure)
         released = partial(release.tick, state, bound, registry=registry, on_release=self._wake_ups)
         return (
             Part(LoopName.SOURCE_MONITOR, partial(source_monitor.tick, state), watch_s, CREATED),
@@ -250,12 +252,13 @@ async def run_dispatcher(
     *,
     stop: asyncio.Event | None = None,
     on_start: Callable[[Addresses], None] = lambda addresses: None,
-    registry: Registry = DEFAULT,
+    registry: Registry | None = None,
     functions: Functions | None = None,
 ) -> None:
     """Serve and run until ``stop``, or SIGTERM, SIGINT or SIGHUP; a second signal ends the process at once.
 
-    ``on_start`` gets the addresses. ``functions``: the runtime of functions; None: as the settings say.
+    ``on_start`` gets the addresses. ``registry``: None: that of the settings. ``functions``: the runtime of
+    functions; None: as the settings say.
     Raises ConfigError for settings that cannot work, Refused if the state belongs to a later qo.
     """
     queue_settings(settings, "any")  # Raises for a store that no worker could share.
@@ -283,7 +286,7 @@ async def _run(
     settings: Settings,
     stopped: asyncio.Event,
     on_start: Callable[[Addresses], None],
-    registry: Registry,
+    registry: Registry | None,
     functions: Functions | None,
 ) -> None:
     config = settings.dispatcher
@@ -308,7 +311,7 @@ async def _run(
         settings=settings,
         keyring=ring,
         tokens=local_tokens(config),
-        registry=registry,
+        registry=dispatcher.registry,
         nudge=dispatcher.nudge,
         fast_path=dispatcher.fast_path,
         deployed=partial(dispatcher.nudge, DEPLOYED),

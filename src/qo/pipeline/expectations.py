@@ -12,10 +12,10 @@ from qo.pipeline.problems import Path, Report, closest
 SPARK_ONLY = ("cursor_column", "drift", "expectations")  # Other runtimes do not look into the data.
 
 
-def check_expectations(job_draft: JobDraft, report: Report) -> None:
+def check_expectations(job_draft: JobDraft, on_spark: bool, report: Report) -> None:
     """Check that the job runs on Spark, that bounds make sense, and that references exist."""
     job = job_draft.job
-    if job.runtime != "spark":
+    if not on_spark:
         for name in SPARK_ONLY:
             if name in job_draft.raw:
                 message = f"{name!r} is for the runtime spark, and {job.name!r} runs on {job.runtime[:80]}"

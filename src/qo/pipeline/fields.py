@@ -19,7 +19,7 @@ from qo.core.pipeline.dag import (
 from qo.core.pipeline.expectation import KINDS, Severity
 from qo.pipeline.kinds import Anything, Field, Filter, Flag, Items, Record, Scalar, Table, Text, Whole, choice
 from qo.pipeline.sources import all_source_fields
-from qo.pipeline.texts import AGE, BUNDLE, COLUMN, LINE, LOGICAL, NAME, SPAN
+from qo.pipeline.texts import AGE, BUNDLE, COLUMN, LINE, LOGICAL, NAME, QUEUE, SPAN
 
 JOBS_MAX = 5_000
 OUTPUTS_MAX = 1_000
@@ -206,11 +206,21 @@ JOB = Record(
             "source: emits events of its own accord. reactive: runs because an input changed.",
             required=True,
         ),
-        Field("runtime", LINE, "Who runs it: spark, python, lambda or dispatcher.", required=True),
+        Field(
+            "runtime",
+            LINE,
+            "Who runs it: spark, python, lambda, dispatcher, or a runtime of the installation's settings.",
+            required=True,
+        ),
         Field(
             "operator", LINE, "What runs: a built-in operator of the runtime, or module:function.", required=True
         ),  # Both only if it runs anything, see CODELESS_KINDS.
         Field("outputs", Whole(0, OUTPUTS_MAX), "How many datasets it makes; 0 for side effects.", required=True),
+        Field(
+            "queue",
+            QUEUE,
+            "The queue of the runtime from which it runs, such as one for slow jobs. Unset: the runtime's first.",
+        ),
         Field(
             "update_strategy",
             choice(UpdateStrategy),
@@ -240,8 +250,8 @@ JOB = Record(
         Field(
             "idle_timeout",
             SPAN,
-            "reactive: how long a worker stays warm without work, for services that start workers. Kept and shown; "
-            "without effect on workers that you start yourself.",
+            "reactive: how long a worker stays warm without work after it has run this job, if whoever starts workers "
+            "leaves that to jobs, as qo up does. Without effect on workers that you start yourself.",
         ),
         Field(
             "secrets",

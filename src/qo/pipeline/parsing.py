@@ -7,10 +7,11 @@ from collections.abc import Callable
 from qo.core.pipeline.dag import Dag, resolve_defaults
 from qo.pipeline.document import parse
 from qo.pipeline.draft import draft_dag
+from qo.pipeline.expectations import check_expectations
 from qo.pipeline.operators.operator_rules import check_operator
 from qo.pipeline.problems import Document, Report, Spot
 from qo.pipeline.references import check_references
-from qo.pipeline.registry import DEFAULT, Registry
+from qo.pipeline.registry import DEFAULT, SPARK, Registry
 from qo.pipeline.rules import RULES
 
 
@@ -46,6 +47,8 @@ def build_dag(
                 break
             for rule in RULES:
                 rule(job_draft, report)
+            runtime = registry.runtimes.get(job_draft.job.runtime)
+            check_expectations(job_draft, runtime is not None and runtime.works_like == SPARK, report)
             check_operator(job_draft, registry, report)
         check_references(drafted, known_datasets, report)
         if not report.problems:

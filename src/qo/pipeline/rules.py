@@ -8,7 +8,6 @@ from typing import Any
 from qo.core.pipeline.dag import Join, Refresh, Strategy, UpdateStrategy, input_name
 from qo.core.words import with_article
 from qo.pipeline.draft import JobDraft
-from qo.pipeline.expectations import check_expectations
 from qo.pipeline.fields import REACTIVE_ONLY, SOURCE_ONLY
 from qo.pipeline.problems import Path, Report
 from qo.pipeline.sources import SOURCES
@@ -142,5 +141,4 @@ RULES: tuple[Callable[[JobDraft, Report], None], ...] = (
     check_update_strategy,
     check_inputs,
     check_refresh,
-    check_expectations,
 )

@@ -20,9 +20,9 @@ from qo.config import origins
 from qo.config.settings import DEFAULT, Settings
 from qo.core.words import plural
 from qo.dispatcher.state.database import State, Tx, open_state
+from qo.dispatcher.state.topology import use_registry
 from qo.errors import ConfigError
-from qo.pipeline.registry import DEFAULT as REGISTRY
-from qo.pipeline.registry import Launcher
+from qo.pipeline.registry import SPARK, Launcher, configured_registry
 from qo.pipeline.sources import SOURCES
 from qo.store import private
 from qo.store.secret_files import read_secret
@@ -41,6 +41,7 @@ DISPATCHER, SCHEDULER = "dispatcher", "scheduler"
 LOCAL_DEFAULTS: Mapping[str, Any] = {
     "dispatcher.listen": FREE_PORT,
     "dispatcher.internal_listen": FREE_PORT,
+    "worker.idle_timeout": "jobs",  # A worker is started again when there is work for it.
     "worker.poll_min_ms": "20",
     "worker.poll_max_ms": "50",
     "worker.shutdown_grace_s": "2",
@@ -74,6 +75,7 @@ class Installation:
         self._flags: dict[str, Any] = {**defaults, **{k: v for k, v in flags.items() if v is not None}}
         self._config = config
         self.settings: Settings = origins.load(self._flags, config_path=config)
+        self._registry = configured_registry(self.settings.runtimes)
         self._pipelines = pipelines
         # The pipelines of this ``qo up`` need these; pipelines that others deploy may need more.
         self._required = {
@@ -124,6 +126,7 @@ class Installation:
         for child in self._children.values():
             child.options = self._options()
         self._state = open_state(self.settings.dispatcher.state, durable=self.settings.dispatcher.state_durable)
+        use_registry(self._state, self._registry)
         self._dashboard = self._child(DASHBOARD)
         self._dashboard.options["flags"] = {**self._flags, "dispatcher.url": self.public}
         self._dashboard.start()
@@ -160,13 +163,16 @@ class Installation:
                 role = None
                 if job.source is not None and SOURCES[job.source].poller is not None:
                     role = SCHEDULER
-                elif REGISTRY.get(job.runtime).launcher is Launcher.QUEUE and (
-                    job.always_on or (job.open and not job.paused)
-                ):
+                elif self._has_workers(job.runtime) and (job.always_on or (job.open and not job.paused)):
                     role = f"{WORKER}{job.runtime}"
                 if role is not None and self._ensure(role) and role not in self._required:
                     started.append(f"started {role} for {version.dag}")
         return started
+
+    def _has_workers(self, name: str) -> bool:
+        # A job of an earlier deploy may have a runtime that the settings no longer have.
+        runtime = self._registry.runtimes.get(name)
+        return runtime is not None and runtime.launcher is Launcher.QUEUE
 
     def problems(self) -> list[str]:
         """Return the problems of processes, in words. Raises the error of a required process that cannot work."""
@@ -186,8 +192,9 @@ class Installation:
 
     def spark_ui(self) -> str | None:
         """Return the address of Spark's UI, if it is served."""
-        worker = self._children.get(f"{WORKER}spark")
-        return None if worker is None else worker.last_message.get(SPARK_UI)
+        names = [each.name for each in self._registry.runtimes.values() if each.works_like == SPARK]
+        workers = [self._children[role] for name in names if (role := f"{WORKER}{name}") in self._children]
+        return next((url for each in workers if (url := each.last_message.get(SPARK_UI))), None)
 
     async def read(self, question: Callable[[Tx], Any]) -> Any:
         """Call ``question`` with a transaction of the state, on a thread."""
@@ -206,8 +213,10 @@ class Installation:
         return UserClient(self.public, token, patience_s=30.0)
 
     def _ensure(self, role: str) -> bool:
-        """Start the process of a role, unless it runs; return whether it was started now."""
+        """Start the process of a role, unless it runs; return whether it was started for the first time."""
         if role in self._children:
+            if self._children[role].has_retired:
+                self._children[role].start()
             return False
         self._child(role).start()
         return True

@@ -26,6 +26,7 @@ from qo.errors import (
     Unproven,
 )
 from qo.store import private
+from qo.up.child_main import WORKER
 from qo.worker.lifeline import Lifeline, RestartDelays
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class ChildProcess:
         self.role = role
         self.options = dict(options)
         self.deaths = 0
+        self.has_retired = False  # It ended of its own accord, because there was nothing to do.
         self.last_message: dict[str, Any] = {}  # What the process sent last.
         self.log_path = logs / f"{role.replace(':', '-')}.log"
         self._lifeline, self._environ = lifeline, environ
@@ -63,6 +65,7 @@ class ChildProcess:
 
     def start(self) -> None:
         """Start the process, and restart it whenever it dies, until ``stop``."""
+        self.has_retired = False
         self._supervisor = asyncio.create_task(self._supervise(), name=f"qo-{self.role}")
 
     @property
@@ -135,6 +138,9 @@ class ChildProcess:
             began = time.monotonic()
             code = await self._run_once()
             if self._stop_requested.is_set() or code == USAGE:
+                return
+            if code == 0 and self.role.startswith(WORKER):
+                self.has_retired = True
                 return
             rest_s = delays.next_s(time.monotonic() - began)
             self.deaths += 1

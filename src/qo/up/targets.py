@@ -12,8 +12,7 @@ from qo.core.pipeline.dag import Dag
 from qo.errors import ConfigError, UsageError
 from qo.pipeline.code.bundling import Bundle
 from qo.pipeline.loading import load_for_deploy
-from qo.pipeline.registry import DEFAULT as REGISTRY
-from qo.pipeline.registry import Launcher
+from qo.pipeline.registry import DEFAULT, SPARK, Launcher, Registry
 from qo.pipeline.target import resolve
 
 
@@ -25,6 +24,7 @@ class Pipeline:
     source: str
     directory: Path
     bundle: Bundle | None = None  # The code of its jobs.
+    registry: Registry = DEFAULT
 
     @property
     def name(self) -> str:
@@ -34,16 +34,20 @@ class Pipeline:
     def runtimes(self) -> list[str]:
         """The runtimes of its jobs that need a worker."""
         names = {job.runtime for job in self.dag.jobs}
-        return sorted(name for name in names if REGISTRY.get(name).launcher is Launcher.QUEUE)
+        return sorted(name for name in names if self.registry.get(name).launcher is Launcher.QUEUE)
+
+    @property
+    def needs_spark(self) -> bool:
+        return any(self.registry.get(name).works_like == SPARK for name in self.runtimes)
 
 
-def read(target: str) -> tuple[Pipeline, tuple[str, ...]]:
+def read(target: str, registry: Registry = DEFAULT) -> tuple[Pipeline, tuple[str, ...]]:
     """Load a pipeline with the code of its operators; return it and the warnings. Raises UsageError."""
-    whole = load_for_deploy(target)
-    return Pipeline(whole.dag, whole.source, resolve(target).directory, whole.bundle), whole.warnings
+    whole = load_for_deploy(target, registry=registry)
+    return Pipeline(whole.dag, whole.source, resolve(target).directory, whole.bundle, registry), whole.warnings
 
 
-def read_all(targets: Sequence[str]) -> tuple[list[Pipeline], list[str]]:
+def read_all(targets: Sequence[str], registry: Registry = DEFAULT) -> tuple[list[Pipeline], list[str]]:
     """Load all pipelines, each after those whose datasets it reads; return them and the warnings.
 
     Raises UsageError if one cannot be read, or is given twice.
@@ -51,7 +55,7 @@ def read_all(targets: Sequence[str]) -> tuple[list[Pipeline], list[str]]:
     by_name: dict[str, Pipeline] = {}
     warnings: list[str] = []
     for target in targets:
-        pipeline, own_warnings = read(target)
+        pipeline, own_warnings = read(target, registry)
         if pipeline.name in by_name:
             raise UsageError(
                 f"{target} is the pipeline {pipeline.name!r}, as is another target: give each pipeline once"
@@ -72,7 +76,7 @@ def require_java(pipelines: Iterable[Pipeline], settings: Settings) -> None:
         None,
         "local",
     )  # A local Connect server is started here, and needs Java, too.
-    if elsewhere or not any("spark" in each.runtimes for each in pipelines):
+    if elsewhere or not any(each.needs_spark for each in pipelines):
         return
     try:
         from qo.spark.engine.java import find

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from qo.api.redeploying import Confirm
 from qo.config import origins
 from qo.errors import QoError, Refused, UsageError
+from qo.pipeline.registry import configured_registry
 from qo.up import file_sources, report
 from qo.up.installation import DeployedVersion, Installation
 from qo.up.lock import Lock
@@ -59,7 +60,7 @@ def up(request: UpRequest, view: View) -> Outcome:
     settings = origins.load(request.flags, config_path=request.config)
     if not settings.location.is_shared:
         raise UsageError("the store memory: lives inside one process, and qo up starts several: use local:PATH")
-    pipelines, warnings = read_all(request.targets)
+    pipelines, warnings = read_all(request.targets, configured_registry(settings.runtimes))
     for text in warnings:
         view.print_line(f"warning: {text}")
     require_java(pipelines, settings)

@@ -17,6 +17,7 @@ from qo.queue.queue import Queue
 from qo.queue.queues_below import prepare
 from qo.telemetry.log_context import set_worker
 from qo.worker.api.app import App
+from qo.worker.idle_watch import IdleLimit, ended_when_idle, idle_limit
 from qo.worker.loop.slot_share import SharedSlots
 from qo.worker.observe.stats import plain_counts, sum_counts
 from qo.worker.service import (
@@ -40,12 +41,19 @@ async def _settings_of(settings: Settings, name: str) -> Settings:
 
 
 async def run_queues(
-    app: App, settings: Settings, *, stop_when_empty: bool = False, kills: bool = False
+    app: App,
+    settings: Settings,
+    *,
+    stop_when_empty: bool = False,
+    kills: bool = False,
+    kept_free: int = 0,
+    limit: IdleLimit | None = None,
 ) -> dict[str, Any]:
     """Work on all queues of ``worker.queue`` until signals end it, as ``run_worker`` does for one. Return the sum of
-    the workers' counters."""
+    the workers' counters. ``kept_free``: see ``SharedSlots``."""
+    limit = limit or idle_limit(settings)
     weights = parse_queues(settings.worker.queue)
-    slots = SharedSlots(settings.worker.concurrency, weights)
+    slots = SharedSlots(settings.worker.concurrency, weights, kept_free)
     async with AsyncExitStack() as stack:
         workers: dict[str, Worker] = {}
         queues: dict[str, Queue] = {}
@@ -68,7 +76,10 @@ async def run_queues(
             log_start(app, config, at)
         with installed_shutdown(list(workers.values()), settings, kills=kills):
             set_worker(settings.worker.id or "")
-            await asyncio.gather(*(_work(slots, name, workers[name], queues[name], settings) for name in workers))
+            async with ended_when_idle(list(workers.values()), limit):
+                await asyncio.gather(
+                    *(_work(slots, name, workers[name], queues[name], settings) for name in workers)
+                )
     return sum_counts([plain_counts(worker.stats) for worker in workers.values()])
 
 

@@ -31,6 +31,7 @@ from qo.worker.api.app import App
 from qo.worker.api.handler import Rate
 from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor
+from qo.worker.idle_watch import IdleLimit, ended_when_idle, idle_limit
 from qo.worker.layers import ServiceOptions
 from qo.worker.loop.slot_share import SharedSlotsMember
 from qo.worker.observe.depth_board import DepthBoard, DepthMetrics
@@ -56,12 +57,15 @@ async def run_worker(
     executors: Mapping[str, Executor] | None = None,
     kills: bool = False,
     observer: Callable[[Worker], object] | None = None,
+    limit: IdleLimit | None = None,
 ) -> Stats:
     """Work until SIGTERM, SIGINT or SIGHUP: the first lets running tasks finish, the second gives them back at once.
 
     With ``kills``, the third ends the process, and so does a shutdown that takes longer than its graces allow.
-    ``observer`` is called with the worker before it runs: to subscribe to it, say.
+    ``observer`` is called with the worker before it runs: to subscribe to it, say. ``limit``: how long the worker stays
+    without tasks; None: as the settings say.
     """
+    limit = limit or idle_limit(settings)
     config = worker_config(queue, settings, stop_when_empty)
     worker = make_worker(queue, app, config, settings, executors=executors)
     if observer is not None:
@@ -69,7 +73,8 @@ async def run_worker(
     set_worker(config.worker_id)  # For the monitor's lines, too.
     log_start(app, config, settings)
     with installed_shutdown([worker], settings, kills=kills):
-        return await run_with_monitor(worker, queue, settings)
+        async with ended_when_idle([worker], limit):
+            return await run_with_monitor(worker, queue, settings)
 
 
 def make_worker(

@@ -21,6 +21,8 @@ from sqlalchemy.dialects import postgresql
 
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, database_clock, open_state
+from qo.dispatcher.state.topology import use_registry
+from qo.pipeline.registry import DEFAULT
 from support.dispatcher import compiled_statements
 
 compiled_statements.share()
@@ -52,7 +54,9 @@ def fresh_url(request: pytest.FixtureRequest, directory: Path) -> str:
 def opened(url: str, clock: Clock) -> Iterator[State]:
     """A state database with its tables, by that clock."""
     if url in pooled:
-        yield State(borrow_engine(pooled[url]), clock=clock)
+        state = State(borrow_engine(pooled[url]), clock=clock)
+        use_registry(state, DEFAULT)  # The test before may have used another.
+        yield state
         return
     state = open_state(url, clock=clock)
     if state.engine.dialect.name == "sqlite":

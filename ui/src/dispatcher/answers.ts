@@ -329,6 +329,8 @@ export interface Rejection {
 
 export interface QueueLine {
   name: string;
+  runtime: string | null;
+  unserved: string | null;
   depth: number;
   oldest_s: number;
   tripped_at: string | null;

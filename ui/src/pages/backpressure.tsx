@@ -82,8 +82,8 @@ function Queue({ queue }: { queue: QueueLine }): JSX.Element {
     <Panel
       title={queue.name}
       right={
-        <Badge status={queue.tripped_at ? "high" : "normal"}>
-          {queue.tripped_at ? "pressure: producers wait" : "no pressure"}
+        <Badge status={queue.tripped_at || queue.unserved ? "high" : "normal"}>
+          {queue.unserved ? "no worker" : queue.tripped_at ? "pressure: producers wait" : "no pressure"}
         </Badge>
       }
     >
@@ -92,6 +92,18 @@ function Queue({ queue }: { queue: QueueLine }): JSX.Element {
         <dd>{count(queue.depth)}</dd>
         <dt>Oldest</dt>
         <dd>{queue.depth ? formatDuration(queue.oldest_s) : "none"}</dd>
+        {queue.runtime !== queue.name && (
+          <>
+            <dt>Runtime</dt>
+            <dd>{queue.runtime ?? "none any more"}</dd>
+          </>
+        )}
+        {queue.unserved && (
+          <>
+            <dt>Workers</dt>
+            <dd>{queue.unserved}</dd>
+          </>
+        )}
         {queue.reason && (
           <>
             <dt>Why</dt>

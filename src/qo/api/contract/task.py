@@ -145,6 +145,7 @@ class Work(Answer):
     invalidation_id: str | None = None
     row_filter: dict[str, Any] | None = None
     timeout_seconds: float | None = None
+    idle_timeout: str | None = None  # How long the job wants its worker to stay without work.
     traceparent: str | None = None
     log: str | None = None  # The prefix of the attempt's log; it may write there, and not read.
     code: WorkCode | None = None  # Unset: the worker runs its own code.

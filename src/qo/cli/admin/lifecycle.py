@@ -28,6 +28,7 @@ def lifecycle(
     """
     import json
 
+    from qo.cli.pipelines.dispatcher_client import find_queue
     from qo.core.lifecycle_rules import queue_rules
     from qo.core.roles import Bucket
 
@@ -36,6 +37,6 @@ def lifecycle(
     if location is None:
         raise UsageError(f"{settings.store} is not a bucket: lifecycle rules are for s3://BUCKET[/PREFIX]")
     place = Bucket(location.bucket, location.prefix)
-    at = place if runtime is None else place.below(runtime)
+    at = place if runtime is None else place.below(find_queue(settings, runtime)[1])
     rules = queue_rules(at.prefix, versioning=not no_versioning)
     session.output.line(json.dumps({"Rules": rules}, indent=2))

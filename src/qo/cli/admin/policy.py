@@ -48,22 +48,25 @@ def policy(
 ) -> None:
     """Print the IAM policy that a role needs.
 
-    The policy is for the bucket and prefix of the settings; no server is accessed. With --runtime it is for the queue
-    of that runtime of pipelines, and for a worker also for the data.
+    The policy is for the bucket and prefix of the settings; no server is accessed. With --runtime it is for a queue of
+    that runtime of pipelines, and for a worker also for the data.
     """
     import json
 
+    from qo.cli.pipelines.dispatcher_client import find_queue
     from qo.core.roles import Bucket, partition_of, role_policy
 
     settings = session.settings()
     location = settings.location.as_bucket()
     if location is None:
         raise UsageError(f"{settings.store} is not a bucket: policies are for s3://BUCKET[/PREFIX]")
+    served = None if runtime is None else find_queue(settings, runtime)
     dispatcher, region = settings.dispatcher, settings.s3.region or ""
     document = role_policy(
         role,
         Bucket(location.bucket, location.prefix, partition_of(region)),
-        runtime=runtime,
+        runtime=None if served is None else served[0].works_like,
+        queue=None if served is None else served[1],
         data=_data(settings),
         create_only=create_only,
         push=push,

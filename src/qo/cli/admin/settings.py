@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import Any, cast
 
 from qo.cli.invocation import Session, command, new_app, new_group
 from qo.config import origins
+from qo.config.runtimes import RuntimeSettings
 from qo.config.setting import Setting
 from qo.config.settings import SETTINGS, Settings
 from qo.core.durations import format_duration
@@ -57,6 +60,9 @@ def _text(value: Any) -> str:
 
 def _part(part: Any) -> str:
     """Return one element of a setting that has several; a table of a task type as its variable has it."""
+    if isinstance(part, RuntimeSettings):
+        set_values = {key: value for key, value in asdict(part).items() if value not in (None, ())}
+        return f"{set_values.pop('name')}: {json.dumps(set_values)}"
     if not isinstance(part, tuple) or not isinstance(part[-1], tuple):
         return str(part)  # pyright: ignore[reportUnknownArgumentType]
     name, rows = cast("tuple[str, tuple[tuple[str, float | None], ...]]", part)

@@ -251,7 +251,9 @@ def load_whole(session: Session, target: str, *, code: bool) -> DeployableDefini
     """Load the pipeline with its code, as it would be deployed; prints the warnings."""
     with require_extra():
         from qo.pipeline import loading
-    whole = loading.load_for_deploy(target, code=code)
+        from qo.pipeline.registry import configured_registry
+    registry = configured_registry(session.settings().runtimes)
+    whole = loading.load_for_deploy(target, code=code, registry=registry)
     for each in whole.warnings:
         session.output.note(each)
     return whole

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from qo.config.settings import Settings
     from qo.dispatcher.http.app_context import Context
     from qo.dispatcher.state.database import State
+    from qo.pipeline.registry import Runtime
 
 T = TypeVar("T")
 
@@ -56,22 +57,30 @@ def log_quietly(settings: Settings) -> None:
     start_logging(LogLevel.WARNING if quiet else settings.log_level)
 
 
-def runtime_queue(settings: Settings, runtime: str) -> Settings:
-    """Return the settings of a runtime's queue.
-
-    Raises NotFound for an unknown runtime, UsageError for one without workers.
-    """
+def runtime_queue(settings: Settings, place: str) -> Settings:
+    """Return the settings of a runtime's queue. Raises as ``find_queue``."""
     import asyncio
 
     with require_extra():
         from qo.dispatcher.outbox.queues import prepare
-        from qo.pipeline.registry import DEFAULT, Launcher
 
-        spec = DEFAULT.get(runtime)
-        if spec.launcher is not Launcher.QUEUE:
-            raise UsageError(f"runtime {runtime!r} has no workers: the dispatcher starts its tasks itself")
+        _, queue = find_queue(settings, place)
         refuse_memory(settings)
-        return asyncio.run(prepare(settings, spec.queue))
+        return asyncio.run(prepare(settings, queue))
+
+
+def find_queue(settings: Settings, place: str) -> tuple[Runtime, str]:
+    """Return the runtime and the queue that ``NAME`` (its first queue) or ``NAME/QUEUE`` means.
+
+    Raises NotFound for an unknown runtime or queue, UsageError for a runtime without workers.
+    """
+    from qo.pipeline.registry import configured_registry
+
+    name, _, queue = place.partition("/")
+    runtime = configured_registry(settings.runtimes).with_workers(name)
+    if queue and queue not in runtime.queues:
+        raise NotFound(f"the runtime {name} has no queue {queue!r}: it has {', '.join(runtime.queues)}")
+    return runtime, queue or runtime.queues[0]
 
 
 def ask(session: Session, question: Callable[[UserClient], Awaitable[T]]) -> T:
@@ -142,12 +151,16 @@ def open_context(settings: Settings) -> Context:
     from qo.dispatcher.auth.local_tokens import LocalTokens
     from qo.dispatcher.auth.signing_keys import KeyRing
     from qo.dispatcher.http.app_context import Context
+    from qo.dispatcher.state import topology
     from qo.dispatcher.state.database import open_state
+    from qo.pipeline.registry import configured_registry
     from qo.store.secret_files import generate_secret
 
+    registry = configured_registry(settings.runtimes)
     state = open_state(settings.dispatcher.state, durable=settings.dispatcher.state_durable)
     try:
         prepare(state)
+        topology.use_registry(state, registry)
     except BaseException:
         state.close()
         raise
@@ -155,6 +168,7 @@ def open_context(settings: Settings) -> Context:
         state=state,
         settings=settings,
         keyring=KeyRing.open(settings.dispatcher.secrets_dir),
+        registry=registry,
         tokens=LocalTokens(
             (), generate_secret("qo_")
         ),  # A token that only this process knows, and only while it runs.

@@ -9,7 +9,7 @@ from qo.core.durations import format_duration
 app = new_app()
 queue = new_group(app, "queue", "List the queues of pipelines, and how much waits in each.")
 
-HEADERS = ("queue", "pressure", "waiting", "oldest", "why")
+HEADERS = ("queue", "runtime", "pressure", "waiting", "oldest", "why")
 
 
 @command(queue, "list")
@@ -25,10 +25,11 @@ def list_(session: Session) -> None:
     rows = [
         (
             each["name"],
+            each["runtime"] or "-",
             "high" if each["tripped_at"] else "normal",
             str(each["depth"]),
             format_duration(each["oldest_s"]),
-            each["reason"] or "",
+            each["unserved"] or each["reason"] or "",
         )
         for each in answer["queues"]
     ]

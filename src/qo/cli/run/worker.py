@@ -77,8 +77,6 @@ def run(
             "--drain does not work with shard leasing, since the worker has to look at all shards: leave out --drain, "
             "or switch leasing off with QO_SHARD_LEASING=false"
         )
-    if settings.worker.queue and runtime is not None:
-        raise UsageError("--queue is for apps; the pipeline tasks of a runtime have a queue of their own")
     if lifeline is not None:
         from qo.worker.lifeline import end_with_parent
 
@@ -90,7 +88,7 @@ def run(
     elif target is not None:
         counts = plain_counts(_run_app(session, settings, target, drain))
     else:
-        counts = plain_counts(_run_runtime(settings, runtime, drain))
+        counts = _run_runtime(settings, runtime, drain)
     completed, failed = completed_of(counts), failed_of(counts)
     if report is not None:
         _report_counts(report, counts)
@@ -156,7 +154,7 @@ def _run_app(session: Session, settings: Settings, target: str, drain: bool) -> 
     return session.run(settings, work)
 
 
-def _run_runtime(settings: Settings, runtime: str | None, drain: bool) -> Stats:
+def _run_runtime(settings: Settings, runtime: str | None, drain: bool) -> dict[str, Any]:
     import asyncio
 
     refuse_memory(settings)

@@ -11,6 +11,7 @@ import typer
 from qo.cli.invocation import Runtime, Session, setting_option
 from qo.cli.output import one_line
 from qo.cli.queue.control import describe_pauses
+from qo.config.settings import Settings
 from qo.core.durations import format_duration
 from qo.errors import CorruptRecord
 from qo.queue import control, roster
@@ -47,14 +48,20 @@ def list_workers(
     for pause in pauses:
         session.output.note(one_line(pause))
     if not workers and runtime is None:
-        session.output.note(f"no workers of tasks; to list those of pipelines: {_runtime_commands()}")
+        session.output.note(f"no workers of tasks; to list those of pipelines: {_runtime_commands(settings)}")
 
 
-def _runtime_commands() -> str:
-    from qo.pipeline.registry import DEFAULT, Launcher
+def _runtime_commands(settings: Settings) -> str:
+    from qo.pipeline.registry import Launcher, configured_registry
 
-    names = sorted(each.name for each in DEFAULT.runtimes.values() if each.launcher is Launcher.QUEUE)
-    return ", ".join(f"qo worker list --runtime {name}" for name in names)
+    runtimes = configured_registry(settings.runtimes).runtimes
+    places = sorted(
+        each.name if queue == each.queues[0] else f"{each.name}/{queue}"
+        for each in runtimes.values()
+        if each.launcher is Launcher.QUEUE
+        for queue in each.queues
+    )
+    return ", ".join(f"qo worker list --runtime {place}" for place in places)
 
 
 async def _read_pauses(queue: Queue) -> list[str]:

@@ -110,6 +110,7 @@ class Job(_Part, frozen=True, kw_only=True):
     runtime: str
     operator: str
     outputs: int
+    queue: str | None = None  # Of the runtime; None: its first.
     update_strategy: UpdateStrategy = UpdateStrategy.REPLACE
     inputs: tuple[Input, ...] = ()
     execution_strategy: Strategy | None = None

@@ -28,12 +28,26 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class Cap:
+    """A limit of the registry: how many tasks of some queues may be in flight at once, over all jobs."""
+
+    what: str  # For people, such as "runtime spark".
+    most: int
+    queues: frozenset[str]
+    operator: str | None = None  # None: of any.
+
+    def covers(self, queue: str, operator: str) -> bool:
+        return queue in self.queues and self.operator in (None, operator)
+
+
+@dataclass(frozen=True, slots=True)
 class InFlight:
     """Tasks that run, or whose wake-up was sent."""
 
     jobs: Mapping[str, int] = field(default_factory=dict[str, int])  # By logical job, over all its editions.
     operators: Mapping[str, int] = field(default_factory=dict[str, int])
     queues: Mapping[str, int] = field(default_factory=dict[str, int])  # Only wake-ups that nobody has claimed yet.
+    caps: Mapping[Cap, int] = field(default_factory=dict[Cap, int])  # For each cap, the tasks that it covers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +65,15 @@ def open_gates(
     held: Mapping[str, str],
     room: int,
     queue_depth: int | None = None,
+    caps: Sequence[Cap] = (),
 ) -> Grants:
     """Share ``room`` releases between the editions, one each in turn, in the order in which they are given.
 
     ``operators``: the most tasks of an operator that may be under way. ``queue_depth``: the most wake-ups that may wait
-    in a queue. ``held``: editions that something else holds back (backpressure, a missing runtime), and why. An edition
-    that only has to wait for its turn has no hold, since the next round follows at once.
+    in a queue. ``caps``: further limits. ``held``: editions that something else holds back (backpressure, a missing
+    runtime), and why. An edition that only has to wait for its turn has no hold, since the next round follows at once.
     """
-    slots = _Slots(topology, in_flight, operators, queue_depth)
+    slots = _Slots(topology, in_flight, operators, queue_depth, caps)
     holds: dict[str, str] = {}
     ahead: dict[str, int] = {}
     for each in waiting:
@@ -126,7 +141,12 @@ class _Slots:
     """The room that the limits leave while releases are shared out."""
 
     def __init__(
-        self, topology: Topology, in_flight: InFlight, operators: Mapping[str, int], queue_depth: int | None
+        self,
+        topology: Topology,
+        in_flight: InFlight,
+        operators: Mapping[str, int],
+        queue_depth: int | None,
+        caps: Sequence[Cap],
     ) -> None:
         self._jobs = dict(in_flight.jobs)
         self._operators = dict(in_flight.operators)
@@ -134,6 +154,7 @@ class _Slots:
         self._limits = operators
         self._depth = queue_depth
         self._most = concurrency_limits(topology)
+        self._caps = {cap: in_flight.caps.get(cap, 0) for cap in caps}
 
     def take(self, job: LiveJob) -> bool:
         if self.why_full(job) is not None:
@@ -141,6 +162,8 @@ class _Slots:
         self._jobs[job.logical_id] = self._jobs.get(job.logical_id, 0) + 1
         self._operators[job.job.operator] = self._operators.get(job.job.operator, 0) + 1
         self._queues[job.queue] = self._queues.get(job.queue, 0) + 1
+        for cap in self._caps:
+            self._caps[cap] += cap.covers(job.queue, job.job.operator)
         return True
 
     def why_full(self, job: LiveJob) -> str | None:
@@ -150,6 +173,9 @@ class _Slots:
         limit = self._limits.get(job.job.operator)
         if limit is not None and self._operators.get(job.job.operator, 0) >= limit:
             return f"operator limit: {limit} of {job.job.operator} are under way"
+        for cap, under_way in self._caps.items():
+            if under_way >= cap.most and cap.covers(job.queue, job.job.operator):
+                return f"limit of {cap.what}: {cap.most} are under way"
         if self._depth is not None and self._queues.get(job.queue, 0) >= self._depth:
             waiting = plural(self._depth, "wake-up waits", "wake-ups wait")
             return f"queue {job.queue} is full: {waiting} in it for a worker"

@@ -28,6 +28,7 @@ _SPACE = uuid.UUID("0d7c8bb0-52f0-5a3c-8d0a-7d6b4c1fd7a5")  # The namespace of a
 _OPERATIONAL = frozenset(
     {
         "name",
+        "queue",
         "scaling",
         "secrets",
         "idle_timeout",

@@ -44,6 +44,7 @@ class LiveJob:
     outputs: tuple[PlannedOutput, ...]
     timeout_s: float | None = None  # Of one attempt; None: unlimited while it sends heartbeats.
     bundle: str | None = None  # Hash of the bundle with its code; None: workers run their own.
+    missing: str | None = None  # Why nobody can run it: the registry has no such runtime or queue any more.
 
     @property
     def name(self) -> str:

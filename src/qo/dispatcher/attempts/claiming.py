@@ -152,6 +152,7 @@ def _work(
         invalidation_id=row["invalidation_id"],
         row_filter=_row_filter(tx, row),
         timeout_seconds=row["timeout_seconds"],
+        idle_timeout=definition.idle_timeout,
         traceparent=row["traceparent"],
         log=log_prefix(data_root, row["id"], row["attempt"], row["started_at"]),
         code=_code(job, data_root),

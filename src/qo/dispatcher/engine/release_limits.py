@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from qo.config.dispatcher import DispatcherSettings, PressureSettings
+from qo.core.pipeline.gates import Cap
 from qo.core.pipeline.pressure import Thresholds
 from qo.errors import ConfigError
+from qo.pipeline.registry import DEFAULT, Registry
 
 _FORM = "write operator=number, separated by commas, for example compact=2,ingest=8"
 
@@ -21,12 +23,29 @@ class Limits:
 
     operators: Mapping[str, int] = field(default_factory=dict[str, int])
     queue_depth: int | None = None
+    caps: tuple[Cap, ...] = ()  # Those of the registry: of runtimes, their queues and their operators.
 
 
-def limits(settings: DispatcherSettings) -> Limits:
+def limits(settings: DispatcherSettings, registry: Registry = DEFAULT) -> Limits:
     """Raises ConfigError for an ``operator_limits`` that cannot be read."""
     # More than the depth that trips the queue, or it would never trip; at least one, or nothing would run.
-    return Limits(_parse_operators(settings.operator_limits or ""), max(1, 2 * settings.pressure.depth))
+    depth = max(1, 2 * settings.pressure.depth)
+    return Limits(_parse_operators(settings.operator_limits or ""), depth, caps_of(registry))
+
+
+def caps_of(registry: Registry) -> tuple[Cap, ...]:
+    """Return the limits that a registry sets."""
+    caps: list[Cap] = []
+    for runtime in registry.runtimes.values():
+        name, queues = f"runtime {runtime.name}", frozenset(runtime.queues)
+        if runtime.max_in_flight is not None:
+            caps.append(Cap(name, runtime.max_in_flight, queues))
+        caps += [Cap(f"queue {queue}", most, frozenset({queue})) for queue, most in runtime.queue_limits.items()]
+        caps += [
+            Cap(f"operator {operator} in {name}", most, queues, operator)
+            for operator, most in runtime.operator_limits.items()
+        ]
+    return tuple(caps)
 
 
 def thresholds(settings: PressureSettings) -> Thresholds:

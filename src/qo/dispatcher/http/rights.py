@@ -50,6 +50,7 @@ PUBLIC: Mapping[str, Need] = {
     "replay_task": Need.WRITER,
     "list_sources": Need.READER,
     "list_queues": Need.READER,
+    "list_runtimes": Need.READER,
     "emit": Need.WRITER,
     "webhook": Need.SIGNATURE,
     "invalidate": Need.WRITER,

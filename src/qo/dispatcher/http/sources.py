@@ -1,38 +1,19 @@
-"""Routes for sources: events from people and webhooks, and the state of sources and queues."""
+"""Routes for sources: events from people and webhooks, and the state of sources."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
-import sqlalchemy as sa
 from fastapi import Depends, Path, Query, Request
 
-from qo.api.contract.body import Answer
 from qo.api.contract.source import EmitAnswer, EmitRequest, SourcesAnswer
 from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
 from qo.dispatcher.sources import emission, webhooks
 from qo.dispatcher.sources import live_sources as live
-from qo.dispatcher.state import schema
-
-QUEUES_MAX = 1000  # One for each runtime: a handful.
 
 Name = Annotated[str, Path(max_length=200)]
-
-
-class QueueLine(Answer):
-    name: str
-    depth: int
-    oldest_s: float
-    tripped_at: datetime | None = None  # Set while the producers of the queue are paused.
-    reason: str | None = None
-    measured_at: datetime
-
-
-class QueuesAnswer(Answer):
-    queues: list[QueueLine]
 
 
 def list_sources(
@@ -44,13 +25,6 @@ def list_sources(
     """List the live sources with their state."""
     with context.state.read() as tx:
         return live.list_sources(tx, after, limit, kind)
-
-
-def list_queues(context: ContextParam) -> QueuesAnswer:
-    """List the queues with their pressure, as last measured."""
-    with context.state.read() as tx:
-        rows = tx.all(sa.select(schema.queues).order_by(schema.queues.c.name).limit(QUEUES_MAX))
-        return QueuesAnswer(queues=[QueueLine.model_validate(dict(row)) for row in rows])
 
 
 def emit(context: ContextParam, caller: CallerParam, dag: Name, job: Name, body: EmitRequest) -> EmitAnswer:
@@ -106,6 +80,5 @@ _MESSAGE: dict[str, Any] = {
 
 def install(routes: Routes) -> None:
     routes.get("/v1/sources", list_sources)
-    routes.get("/v1/queues", list_queues)
     routes.post("/v1/sources/{dag}/{job}/events", emit, 404, 409)
     routes.post("/v1/webhooks/{path:path}", webhook, 404, 409, extra=_MESSAGE, admit=_admit_webhook)

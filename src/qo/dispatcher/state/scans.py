@@ -195,6 +195,14 @@ def in_flight_by(tx: Tx, column: str, values: Sequence[str]) -> Mapping[str, int
     return {row[0]: int(row[1]) for row in tx.execute(bound)}
 
 
+def in_flight_of_queues(tx: Tx, queues: Sequence[str]) -> Mapping[tuple[str, str], int]:
+    """Count tasks in flight by queue and operator, in these queues. Reads all tasks in flight."""
+    rows = f"{_in_flight(tx.on_postgres)} AND queue IN :these GROUP BY queue, operator"
+    query = sa.text(f"SELECT queue, operator, count(*) FROM {rows}")
+    bound = query.bindparams(sa.bindparam("these", list(queues), expanding=True))
+    return {(row[0], row[1]): int(row[2]) for row in tx.execute(bound)}
+
+
 def in_flight_jobs(tx: Tx, most: int) -> Sequence[sa.RowMapping]:
     """Count the first ``most`` tasks in flight by ``operator``, ``dag`` and ``job``."""
     some = f"SELECT operator, dag, job FROM {_in_flight(tx.on_postgres)} LIMIT :most"

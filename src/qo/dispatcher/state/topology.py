@@ -10,6 +10,7 @@ where one writer runs at a time, no lock is needed.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
@@ -19,9 +20,10 @@ from qo.core.pipeline.dag import Job
 from qo.core.pipeline.plan import PlannedInput, PlannedOutput
 from qo.core.pipeline.topology import LIVE, LiveJob, Topology, VersionStatus, build_topology
 from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.state.prepared import Prepared
 from qo.errors import Unavailable
+from qo.pipeline.registry import DEFAULT, Registry
 
 _CACHE_KEY = "topology"
 LOCK = 0x716F746F  # "qoto": no other lock in the database has this number.
@@ -59,7 +61,19 @@ _CURRENT = sa.select(schema.version_generations.c.dataset_id, schema.version_gen
 _PAUSES = sa.select(schema.pauses.c.scope, schema.pauses.c.reason)
 
 _loaded: WeakKeyDictionary[sa.Pool, Topology] = WeakKeyDictionary()  # The last topology of each database.
+_registries: WeakKeyDictionary[sa.Pool, Registry] = WeakKeyDictionary()  # Where it is not the default.
 _changing: WeakSet[Tx] = WeakSet()  # Transactions that incremented the epoch: what they see may be rolled back.
+
+
+def use_registry(state: State, registry: Registry) -> None:
+    """Resolve queues and timeouts of live jobs by this registry, in all transactions of the state from now on."""
+    pool = state.engine.pool
+    _registries[pool] = registry
+    _loaded.pop(pool, None)
+
+
+def registry_of(tx: Tx) -> Registry:
+    return _registries.get(tx.connection.engine.pool, DEFAULT)
 
 
 def load(tx: Tx) -> Topology:
@@ -115,23 +129,13 @@ def _epoch(tx: Tx) -> int:
 
 
 def _read(tx: Tx, epoch: int) -> Topology:
-    inputs, outputs = _inputs(tx), _outputs(tx)
+    inputs, outputs, registry = _inputs(tx), _outputs(tx), registry_of(tx)
     jobs = [
-        LiveJob(
-            id=row.id,
-            edition_id=row.edition_id,
-            logical_id=row.logical_id,
-            dag=row.dag,
-            version_id=row.version_id,
-            version_number=row.number,
-            status=VersionStatus(row.status),
-            queue=row.queue,
-            job=msgspec.convert(row.definition, Job),
-            config_hash=row.config_hash,
-            inputs=tuple(inputs.get(row.id, ())),
-            outputs=tuple(outputs.get((row.version_id, row.name), ())),
-            timeout_s=row.timeout_seconds,
-            bundle=row.bundle,
+        _live_job(
+            row,
+            registry,
+            tuple(inputs.get(row.id, ())),
+            tuple(outputs.get((row.version_id, row.name), ())),
         )
         for row in tx.execute(_JOBS)
     ]
@@ -140,6 +144,31 @@ def _read(tx: Tx, epoch: int) -> Topology:
         jobs,
         {row.dataset_id: row.generation_id for row in tx.execute(_CURRENT)},
         {row.scope: row.reason for row in tx.execute(_PAUSES)},
+    )
+
+
+def _live_job(
+    row: Any, registry: Registry, inputs: tuple[PlannedInput, ...], outputs: tuple[PlannedOutput, ...]
+) -> LiveJob:
+    job = msgspec.convert(row.definition, Job)
+    missing, runtime = registry.missing_reason(job), registry.runtimes.get(job.runtime)
+    # The row says what the registry said at the deploy; what it says now counts, if it knows the job.
+    return LiveJob(
+        id=row.id,
+        edition_id=row.edition_id,
+        logical_id=row.logical_id,
+        dag=row.dag,
+        version_id=row.version_id,
+        version_number=row.number,
+        status=VersionStatus(row.status),
+        queue=(runtime.queue_of(job) if runtime is not None else None) or row.queue,
+        job=job,
+        config_hash=row.config_hash,
+        inputs=inputs,
+        outputs=outputs,
+        timeout_s=row.timeout_seconds if runtime is None else runtime.timeout_s(job),
+        bundle=row.bundle,
+        missing=missing,
     )
 
 

@@ -32,7 +32,7 @@ from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import backlog
 from qo.dispatcher.versions import cutover, publishing, records, side_inputs
-from qo.errors import Refused
+from qo.errors import Refused, UsageError
 from qo.pipeline.registry import Registry
 
 _versions, _jobs = schema.dag_versions, schema.jobs
@@ -59,6 +59,7 @@ def deploy(
     """
     topology.hold(tx)
     target = plan_version(tx, dag)
+    _require_runtimes(target, registry)
     job_code.check(tx, dag, bundle)
     changes = _diff(tx, target)
     earlier = _find_same_content(tx, target)
@@ -87,9 +88,19 @@ def deploy(
 def diff(tx: Tx, dag: Dag, registry: Registry) -> DiffAnswer:
     """Return what deploying a DAG would change. Raises as ``deploy`` does."""
     target = plan_version(tx, dag)
-    for job in target.jobs:
-        registry.get(job.job.runtime)
+    _require_runtimes(target, registry)
     return _diff(tx, target)
+
+
+def _require_runtimes(target: Plan, registry: Registry) -> None:
+    """Raise NotFound if the registry lacks the runtime of a job, UsageError if it lacks a queue."""
+    for each in target.jobs:
+        runtime = registry.get(each.job.runtime)
+        if runtime.queue_of(each.job) is None:
+            raise UsageError(
+                f"job {each.job.name!r}: the runtime {runtime.name} has no queue {each.job.queue!r}; it has "
+                f"{', '.join(runtime.queues)}"
+            )
 
 
 def plan_version(tx: Tx, dag: Dag) -> Plan:
@@ -178,7 +189,7 @@ def _write_jobs(tx: Tx, target: Plan, version_id: str, registry: Registry, bundl
                 "logical_id": each.logical_id,
                 "edition_id": each.edition_id,
                 "config_hash": each.config_hash,
-                "queue": runtime.queue,
+                "queue": runtime.queue_of(each.job) or runtime.queues[0],
                 "timeout_seconds": runtime.timeout_s(each.job),
                 "definition": msgspec.to_builtins(each.job),
                 "bundle": bundles.get(each.job.name),

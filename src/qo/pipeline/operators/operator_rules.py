@@ -25,6 +25,8 @@ def check_operator(job_draft: JobDraft, registry: Registry, report: Report) -> N
     runtime = registry.runtimes.get(job.runtime)
     if job.is_source and job.source is not None and job.source.kind in CODELESS_KINDS:
         _check_runs_nothing(job_draft, job.source.kind, report)
+        if runtime is not None:
+            _check_queue(job_draft, runtime, report)
     elif runtime is None:
         hint = _RUNTIME_HINTS.get(job.runtime) or closest(job.runtime, registry.runtimes)
         report.add((*job_draft.path, "runtime"), f"there is no runtime {job.runtime[:80]!r}", hint)
@@ -33,6 +35,7 @@ def check_operator(job_draft: JobDraft, registry: Registry, report: Report) -> N
         report.add((*job_draft.path, "operator"), message, _operator_hint(job.operator, runtime, registry))
     else:
         _check_runtime(job_draft, runtime, report)
+        _check_queue(job_draft, runtime, report)
         spec = BUILT_IN.get(job.operator)
         if spec is not None and spec.config is not None and job.operator in runtime.operators:
             _check_activation(job_draft, spec, report)
@@ -71,6 +74,21 @@ def _check_runtime(job_draft: JobDraft, runtime: Runtime, report: Report) -> Non
     if always_on and runtime.launcher is not Launcher.QUEUE:
         message = f"an always_on source runs for ever, which the runtime {runtime.name} cannot"
         report.add((*job_draft.path, "runtime"), message, "write a runtime with workers: spark or python")
+
+
+def _check_queue(job_draft: JobDraft, runtime: Runtime, report: Report) -> None:
+    queue = job_draft.job.queue
+    if queue is None:
+        return
+    path = (*job_draft.path, "queue")
+    if runtime.launcher is not Launcher.QUEUE:
+        message = f"the runtime {runtime.name} has no queues: the dispatcher starts its tasks itself"
+        report.add(path, message, "remove it", key=True)
+    elif queue not in runtime.queues:
+        hint = (
+            f"{closest(queue, runtime.queues)}; queues are added under [runtimes.{runtime.name}] of the settings"
+        )
+        report.add(path, f"the runtime {runtime.name} has no queue {queue!r}", hint)
 
 
 def _check_activation(job_draft: JobDraft, spec: OperatorSpec, report: Report) -> None:

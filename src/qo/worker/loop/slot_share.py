@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from qo.core.shares import grant_slots, pass_on_return
+from qo.core.shares import cap_of_queue, grant_slots, pass_on_return
 from qo.errors import UsageError
 
 
@@ -46,10 +46,12 @@ class OwnSlots:
 
 
 class SharedSlots:
-    def __init__(self, slots: int, weights: Mapping[str, int]) -> None:
+    def __init__(self, slots: int, weights: Mapping[str, int], kept_free: int = 0) -> None:
+        """``kept_free``: how many slots each queue leaves to each of the others, whether or not they want them."""
         if slots < 1 or not weights or min(weights.values()) < 1:
             raise UsageError("queues that share slots need at least one slot and weights of at least 1")
         self._slots = slots
+        self._most = cap_of_queue(slots, len(weights), kept_free)  # For one queue.
         self._weights = dict(weights)
         self._passes = dict.fromkeys(weights, 0.0)
         self._wanting: set[str] = set()
@@ -75,6 +77,7 @@ class SharedSlots:
         self._reserved[name] = 0
         used = sum(member.used() for member in self._members.values()) + sum(self._reserved.values())
         granted = grant_slots(self._passes, self._weights, self._wanting, max(0, self._slots - used))[name]
+        granted = min(granted, max(0, self._most - self._members[name].used()))
         (self._denied.add if granted < own else self._denied.discard)(name)
         self._reserved[name] = max(0, min(own, granted))
         return min(own, granted)

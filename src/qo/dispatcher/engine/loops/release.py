@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import sqlalchemy as sa
 
-from qo.core.pipeline.gates import Grants, InFlight, Waiting, closed_reason, concurrency_limits, open_gates
+from qo.core.pipeline.gates import Cap, Grants, InFlight, Waiting, closed_reason, concurrency_limits, open_gates
 from qo.core.pipeline.states import EffectKind
-from qo.core.pipeline.topology import Topology
+from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.outbox import outbox
 from qo.dispatcher.outbox.outbox import Effect
@@ -44,6 +44,8 @@ _RELEASED = Prepared(
     .values(released_at=sa.bindparam("now"), wakes=tasks.c.wakes + 1)
     .returning(tasks.c.id, tasks.c.edition_id, tasks.c.attempt, tasks.c.wakes, tasks.c.queue)
 )
+# A task that was created before the registry, or the queue of its job, changed.
+_MOVED = sa.update(tasks).where(tasks.c.id.in_(sa.bindparam("ids", expanding=True)))
 _HOLDS = Prepared(sa.select(holds.c.edition_id, holds.c.reason))
 _FREED = sa.delete(holds).where(holds.c.edition_id.in_(sa.bindparam("editions", expanding=True)))
 
@@ -104,6 +106,7 @@ def _decide(tx: Tx, live: Topology, limits: Limits, limit: int, registry: Regist
         _in_flight(tx, live, open_, limits),
         operators=limits.operators,
         queue_depth=limits.queue_depth,
+        caps=limits.caps,
         held=held,
         room=limit,
     )
@@ -119,7 +122,19 @@ def _in_flight(tx: Tx, live: Topology, editions: Iterable[str], limits: Limits) 
         scans.in_flight_by(tx, "logical_id", logical),
         scans.in_flight_by(tx, "operator", operators),
         {queue: _depth(tx, queue, limits.queue_depth or 0) for queue in queues},
+        _count_caps(tx, limits.caps, jobs),
     )
+
+
+def _count_caps(tx: Tx, caps: Sequence[Cap], jobs: Sequence[LiveJob]) -> dict[Cap, int]:
+    """Count the tasks in flight that each cap covers, for caps that cover one of the jobs."""
+    relevant = [cap for cap in caps if any(cap.covers(job.queue, job.job.operator) for job in jobs)]
+    if not relevant:
+        return {}
+    counts = scans.in_flight_of_queues(tx, sorted(set[str]().union(*(cap.queues for cap in relevant))))
+    return {
+        cap: sum(n for (queue, operator), n in counts.items() if cap.covers(queue, operator)) for cap in relevant
+    }
 
 
 def _depth(tx: Tx, queue: str, most: int) -> int:
@@ -129,8 +144,8 @@ def _depth(tx: Tx, queue: str, most: int) -> int:
 def _held_editions(tx: Tx, live: Topology, registry: Registry) -> dict[str, str]:
     held = dict(backpressure.paused(tx, live))
     for edition, job in live.jobs.items():
-        if job.job.runtime not in registry.runtimes:
-            held[edition] = f"this dispatcher has no runtime {job.job.runtime!r}"
+        if (reason := job.missing or registry.missing_reason(job.job)) is not None:
+            held[edition] = reason
     return held
 
 
@@ -139,10 +154,18 @@ def _release_tasks(tx: Tx, live: Topology, registry: Registry, release: Mapping[
     for edition, most in release.items():
         ids += [id_ for (id_,) in tx.rows(_FIRST, {"edition": edition, "now": tx.now, "most": most})]
     effects: list[Effect] = []
+    moved: dict[str, list[str]] = {}
     for some in batches(ids):
         for task, edition, attempt, wakes, queue in tx.rows(_RELEASED, {"ids": some, "now": tx.now}):
-            kind = outbox.KIND_OF[registry.get(live.jobs[edition].job.runtime).launcher]
-            effects.append(Effect(outbox.wake_id(task, attempt, wakes), kind, queue, task, live.depth[edition]))
+            job = live.jobs[edition]
+            if queue != job.queue:
+                moved.setdefault(job.queue, []).append(task)
+            kind = outbox.KIND_OF[registry.get(job.job.runtime).launcher]
+            id_ = outbox.wake_id(task, attempt, wakes)
+            effects.append(Effect(id_, kind, job.queue, task, live.depth[edition]))
+    for queue, tasks_ in moved.items():
+        for some in batches(tasks_):
+            tx.execute(_MOVED.values(queue=queue), {"ids": some})
     return effects
 
 

@@ -1,7 +1,8 @@
 """The sweeper loop sends another wake-up for each released task that nobody has claimed for long.
 
 A queue may lose a wake-up, and a dying worker may drop one. The task is still in the database, so another wake-up is
-enough.
+enough. Wake-ups in a queue that the registry no longer has are withdrawn: the tasks are released again, to the queue
+that their job has now, or are held with the reason.
 """
 
 from __future__ import annotations
@@ -29,8 +30,28 @@ def tick(state: State, sweep_s: float, limit: int = 500, registry: Registry = DE
     with state.read() as tx:
         before = tx.now - timedelta(seconds=sweep_s)
         waiting = scans.distinct(tx, scans.RELEASED_QUEUES)
-        late = [each for each in waiting if scans.counted(tx, *_late(each, before), along="released_at", most=1)]
-    return sum(_sweep(state, queue, sweep_s, limit, registry) for queue in late)
+        removed = [each for each in waiting if registry.of_queue(each) is None]
+        late = [
+            each
+            for each in waiting
+            if each not in removed and scans.counted(tx, *_late(each, before), along="released_at", most=1)
+        ]
+    withdrawn = sum(_withdraw(state, queue, limit) for queue in removed)
+    return withdrawn + sum(_sweep(state, queue, sweep_s, limit, registry) for queue in late)
+
+
+def _withdraw(state: State, queue: str, limit: int) -> int:
+    withdrawn = 0
+    for _ in range(PAGES_MAX):
+        with state.write() as tx:
+            these = sa.select(tasks.c.id).where(tasks.c.queue == queue, scans.released()).limit(limit)
+            ids = tx.execute(tx.lock(these, skip=True)).scalars().all()
+            if ids:
+                tx.execute(sa.update(tasks).where(tasks.c.id.in_(ids)).values(released_at=None))
+        withdrawn += len(ids)
+        if len(ids) < limit:
+            break
+    return withdrawn
 
 
 def _sweep(state: State, queue: str, sweep_s: float, limit: int, registry: Registry) -> int:
@@ -87,10 +108,10 @@ def _wake(tx: Tx, live: Topology, rows: Sequence[sa.RowMapping], registry: Regis
     for row in rows:
         job = live.jobs.get(row["edition_id"])
         # A task that was released before its version ended may still run; by default, from a queue.
-        runtime = row["queue"] if job is None else job.job.runtime
-        if runtime not in registry.runtimes:
+        runtime = registry.of_queue(row["queue"]) if job is None else registry.runtimes.get(job.job.runtime)
+        if runtime is None:
             continue
-        kind = outbox.KIND_OF[registry.get(runtime).launcher]
+        kind = outbox.KIND_OF[runtime.launcher]
         id = outbox.wake_id(row["id"], row["attempt"], row["wakes"] + 1)
         added.append(outbox.Effect(id, kind, row["queue"], row["id"]))
     ids = [each.task_id for each in added]

@@ -17,13 +17,14 @@ from qo.core.pipeline import routing
 from qo.core.pipeline.topology import Reader, Topology
 from qo.core.words import plural
 from qo.dispatcher.commits import quality, removing
-from qo.dispatcher.state import datasets, schema
+from qo.dispatcher.state import datasets, schema, topology
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import failures
 from qo.dispatcher.tasks.dedupe_keys import DedupeKey, KeyKind
 from qo.dispatcher.tasks.rows import rescheduled
 from qo.dispatcher.versions import rebuilding
-from qo.pipeline.registry import DEFAULT, Launcher
+from qo.dispatcher.views import unserved_queues
+from qo.pipeline.registry import Launcher
 
 DEPTH_MAX = 32  # Of jobs one after the other.
 ERROR_CHARS = 300  # Of an error message: the rest is in `qo run show`.
@@ -308,7 +309,7 @@ class Chain:
         prefix = "" if again is None else f"was {again.text}; "
         if task["released_at"] is not None:
             text = f"{prefix}was woken at {moment(task['released_at'])} and not claimed since"
-            return TaskState(text, Verdict.UNDER_WAY, _advise_on_queue(task["queue"]))
+            return TaskState(text, Verdict.UNDER_WAY, self._advise_on_queue(task["queue"]))
         if again is not None and task["available_at"] > self.tx.now:
             return TaskState(f"{prefix}is tried again at {moment(task['available_at'])}", Verdict.UNDER_WAY)
         if task["available_at"] > self.tx.now:
@@ -319,6 +320,9 @@ class Chain:
         paused = self._paused(task)
         if paused is not None:
             return paused
+        missing = self.live.jobs[task["edition_id"]].missing
+        if missing is not None:
+            return TaskState(f"waits: {missing}", Verdict.BLOCKED)
         held = rebuilding.why_held(self.tx, self.live, task["edition_id"])
         if held is not None:
             return TaskState(f"waits: {held}", Verdict.BLOCKED)
@@ -337,6 +341,19 @@ class Chain:
             return None
         return f"see whether a dispatcher runs: none has taken it up for {waited_s:.0f} s"
 
+    def _advise_on_queue(self, queue: str) -> str:
+        """Return what to check while nobody claims from a queue."""
+        runtime = topology.registry_of(self.tx).of_queue(queue)
+        if runtime is None:
+            return f"no runtime has the queue {queue} any more: the dispatcher releases the task again by itself"
+        if runtime.launcher is not Launcher.QUEUE:
+            return "see the log of the dispatcher, which starts it itself"
+        unserved = unserved_queues.find_unserved(self.tx, topology.registry_of(self.tx), [queue]).get(queue)
+        if unserved is not None:
+            return unserved
+        of_queue = "" if queue == runtime.queues[0] else f"/{queue}"
+        return f"see whether a worker runs: qo worker list --runtime {runtime.name}{of_queue}"
+
     def _paused(self, task: Row) -> TaskState | None:
         table, name = schema.pauses, f"{task['dag']}.{task['job']}"
         rows = self.tx.all(sa.select(table).where(table.c.scope.in_((name, task["dag"]))).order_by(table.c.scope))
@@ -354,14 +371,6 @@ def _requester_text(task: Row) -> str:
     """Return the backfill that a task belongs to, in words; empty if there is none."""
     key = DedupeKey.parse(task["dedupe_key"])
     return f", for backfill {key.subject}," if key is not None and key.kind is KeyKind.BACKFILL else ""
-
-
-def _advise_on_queue(queue: str) -> str:
-    """Return what to check while nobody claims from a queue: the database does not know which workers run."""
-    runtime = DEFAULT.runtimes.get(queue)
-    if runtime is not None and runtime.launcher is not Launcher.QUEUE:
-        return "see the log of the dispatcher, which starts it itself"
-    return f"see whether a worker runs: qo worker list --runtime {queue}"
 
 
 def _waiting_text(progress: Any) -> str:
