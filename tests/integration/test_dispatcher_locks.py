@@ -258,6 +258,26 @@ def test_a_partition_that_is_being_claimed_is_replaced_after_that(state: State, 
         assert tx.value(query) == 1
 
 
+def test_dispatchers_that_release_to_different_queues_do_not_wait_for_each_other(
+    state: State, threads: Threads
+) -> None:
+    deployed(state, dag("shop", source("orders"), job("clean", reads="orders")))
+    deployed(state, dag("lab", source("samples"), job("test", reads="samples", runtime="spark", operator="a:b")))
+    say(state, "1", "p")
+    router.tick(state)
+    stands, may_go = threads.stop_after("first", "INTO outbox")
+    first = threads.start("first", lambda: release.tick(state, Limits(queue_depth=10)))
+    assert stands.wait(WITHIN_S)
+    with state.write() as tx:
+        emission.emit(tx, "lab", "samples", key="1", events=[EventBody(partition_key="p")], by="tests")
+    router.tick(state)
+    assert release.tick(state, Limits(queue_depth=10)) == 1
+    assert not first.done()
+    may_go.set()
+    assert first.result(WITHIN_S) == 1
+    assert len(released(state)) == 2
+
+
 def test_columns_that_two_add_at_once_are_all_kept(state: State, threads: Threads) -> None:
     clean = live(
         deployed(state, dag("shop", source("orders"), job("clean", reads="orders", drift="add"))), "shop.clean"

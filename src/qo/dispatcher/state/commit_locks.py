@@ -14,12 +14,12 @@ one writer runs at a time, there is nothing to lock.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection
 
 import sqlalchemy as sa
 
 from qo.dispatcher.state import schema
+from qo.dispatcher.state.advisory_locks import execute_locks, lock_names, number_of
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.state.prepared import Prepared
 
@@ -31,17 +31,11 @@ _LATEST_UPTO = Prepared(
 )
 
 
-def number_of(kind: str, generation_id: str) -> int:
-    """Return the number of one of the locks of a generation."""
-    digest = hashlib.blake2b(f"{kind}:{generation_id}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, signed=True)
-
-
 def acquire(tx: Tx, *, alone: Collection[str] = (), shared: Collection[str] = ()) -> None:
     """Lock generations for commits until the transaction ends. One that is in both is locked alone."""
     modes = {number_of("commit", each): "_shared" for each in shared}
     modes |= {number_of("commit", each): "" for each in alone}
-    _execute(tx, [f"pg_advisory_xact_lock{mode}({number})" for number, mode in sorted(modes.items())])
+    execute_locks(tx, [f"pg_advisory_xact_lock{mode}({number})" for number, mode in sorted(modes.items())])
 
 
 def await_commits(tx: Tx, generations: Collection[str]) -> int | None:
@@ -77,8 +71,7 @@ def await_commits_first(state: State, generations: Collection[str]) -> None:
 
 def lock_columns(tx: Tx, generations: Collection[str]) -> None:
     """Let nobody else add columns to these generations until the transaction ends."""
-    numbers = sorted(number_of("columns", each) for each in generations)
-    _execute(tx, [f"pg_advisory_xact_lock({number})" for number in numbers])
+    lock_names(tx, "columns", generations)
 
 
 def lock_absent(tx: Tx, generations: Collection[str], *, shared: bool) -> None:
@@ -86,11 +79,4 @@ def lock_absent(tx: Tx, generations: Collection[str], *, shared: bool) -> None:
 
     A removed partition has no row to lock.
     """
-    mode = "_shared" if shared else ""
-    numbers = sorted(number_of("absent", each) for each in generations)
-    _execute(tx, [f"pg_advisory_xact_lock{mode}({number})" for number in numbers])
-
-
-def _execute(tx: Tx, calls: Collection[str]) -> None:
-    if calls and tx.on_postgres:
-        tx.connection.exec_driver_sql(f"SELECT {', '.join(calls)}").close()
+    lock_names(tx, "absent", generations, shared=shared)

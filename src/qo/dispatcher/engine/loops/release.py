@@ -6,7 +6,7 @@ may not pass stays withheld, and ``holds`` has the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -16,15 +16,13 @@ from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.outbox import outbox
 from qo.dispatcher.outbox.outbox import Effect
-from qo.dispatcher.state import scans, topology
+from qo.dispatcher.state import advisory_locks, scans, topology
 from qo.dispatcher.state.database import State, Tx, batches
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.state.schema import holds, tasks
 from qo.dispatcher.tasks import backpressure
 from qo.dispatcher.versions import side_inputs
 from qo.pipeline.registry import DEFAULT, Registry
-
-_LOCK = 7_161_703  # An arbitrary advisory lock, held by a release until the end of its transaction.
 
 # Built once: building a statement takes longer than executing it.
 _FIRST = Prepared(
@@ -77,32 +75,70 @@ def release(
 ) -> list[Effect]:
     """Release tasks in the caller's transaction; return their effects. ``passed_on``: the caller passes the wake-ups to
     the publisher after the commit."""
-    if tx.on_postgres:
-        # One dispatcher at a time counts and releases; otherwise two would fill the same last slot.
-        tx.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
     live = topology.load(tx)
-    grants = _decide(tx, live, limits, limit, registry)
+    locked = _lock_limits(tx, live, limits)
+    # The longest due first, so that no job starves.
+    all_due = _due_editions(tx)
+    due = [each for each in all_due if locked is None or each in locked]
+    grants = _grant(tx, live, limits, limit, registry, due)
     effects = _release_tasks(tx, live, registry, grants.release)
     outbox.add(tx, effects, {EffectKind.WAKE} if passed_on else ())
-    _store_holds(tx, grants.holds)
+    _store_holds(tx, grants.holds, undecided=set(all_due) - set(due))
     return effects
 
 
-def _decide(tx: Tx, live: Topology, limits: Limits, limit: int, registry: Registry) -> Grants:
-    # The longest due first, so that no job starves.
+def _due_editions(tx: Tx) -> list[str]:
+    """Return the editions with tasks to release, the longest due first."""
     due = sorted((at, edition) for edition, at in scans.earliest_withheld(tx).items() if at <= tx.now)
+    return [edition for _, edition in due]
+
+
+def _lock_limits(tx: Tx, live: Topology, limits: Limits) -> set[str] | None:
+    """Lock every limit that counts for what is due, and return the editions that may be released now.
+
+    Whoever counts and releases under a limit does so alone; otherwise two would fill the same last slot. What another
+    dispatcher is releasing is left to it, if there is something else. None on SQLite, where a writer is alone.
+    """
+    if not tx.on_postgres:
+        return None
+    names = {each: _limit_names(live, limits, each) for each in _due_editions(tx)}
+    all_names = {name for of_edition in names.values() for name in of_edition}
+    obtained = advisory_locks.try_names(tx, "release", all_names)
+    if not obtained:
+        advisory_locks.lock_names(tx, "release", all_names)  # Somebody is at it: go on when they are done.
+        obtained = all_names
+    return {edition for edition, of_edition in names.items() if of_edition <= obtained}
+
+
+def _limit_names(live: Topology, limits: Limits, edition: str) -> set[str]:
+    """Return the names of the limits that count for an edition."""
+    job = live.jobs.get(edition)
+    if job is None:
+        return set()
+    names = {f"queue:{job.queue}"}
+    if job.job.operator in limits.operators:
+        names.add(f"operator:{job.job.operator}")
+    if job.logical_id in concurrency_limits(live):
+        names.add(f"job:{job.logical_id}")
+    return names
+
+
+def _decide(tx: Tx, live: Topology, limits: Limits, limit: int, registry: Registry) -> Grants:
+    return _grant(tx, live, limits, limit, registry, _due_editions(tx))
+
+
+def _grant(tx: Tx, live: Topology, limits: Limits, limit: int, registry: Registry, due: Sequence[str]) -> Grants:
+    """Decide how many tasks of each of these editions may be released."""
     if not due:
         return Grants({}, {})
     held = _held_editions(tx, live, registry)
-    held |= side_inputs.holds(
-        tx, live, [edition for _, edition in due if closed_reason(live, edition, held) is None]
-    )
-    open_ = [edition for _, edition in due if closed_reason(live, edition, held) is None]
+    held |= side_inputs.holds(tx, live, [edition for edition in due if closed_reason(live, edition, held) is None])
+    open_ = [edition for edition in due if closed_reason(live, edition, held) is None]
     # Only open jobs are counted, so the backlog of a paused DAG costs nothing.
     counts = scans.due(tx, open_, limit + 1)
     return open_gates(
         live,
-        [Waiting(edition, counts.get(edition, 0)) for _, edition in due],
+        [Waiting(edition, counts.get(edition, 0)) for edition in due],
         _in_flight(tx, live, open_, limits),
         operators=limits.operators,
         queue_depth=limits.queue_depth,
@@ -173,13 +209,16 @@ def _holds(tx: Tx) -> dict[str, str]:
     return {edition: reason for edition, reason in tx.rows(_HOLDS)}
 
 
-def _store_holds(tx: Tx, reasons: Mapping[str, str]) -> None:
-    """Store the current reasons; write only what has changed."""
+def _store_holds(tx: Tx, reasons: Mapping[str, str], undecided: Collection[str]) -> None:
+    """Store the current reasons; write only what has changed. ``undecided``: editions that keep theirs."""
     stored = _holds(tx)
     changed = {edition: reason for edition, reason in reasons.items() if stored.get(edition) != reason}
     tx.upsert(
         holds,
-        *({"edition_id": edition, "reason": reason, "since": tx.now} for edition, reason in changed.items()),
+        *(
+            {"edition_id": edition, "reason": reason, "since": tx.now}
+            for edition, reason in sorted(changed.items())
+        ),
     )
-    for ended in batches(sorted(stored.keys() - reasons.keys())):
+    for ended in batches(sorted(stored.keys() - reasons.keys() - set(undecided))):
         tx.execute(_FREED, {"editions": ended})
