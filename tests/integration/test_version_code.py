@@ -34,6 +34,9 @@ async def test_a_deploy_beside_running_workers_is_built_by_the_new_code_and_a_ro
         await shop.rollback()
         await site.emit("p2")
         await shop.served({"p1": "1", "p2": "1"})
+        (last,) = [row["id"] for row in site.tasks("priced") if row["partition_key"] == "p2"]
+        log = await site.client.get(f"/v1/tasks/{last}/log")
+        assert [line["text"] for line in log["lines"]] == ["at rate 1"]  # In whichever process it ran.
 
 
 async def test_two_versions_are_run_at_the_same_time_by_one_worker(embedded: Site) -> None:

@@ -42,6 +42,7 @@ import rates
 
 def priced(run):
     time.sleep(run.config.get("s", 0.0))
+    print("at rate", rates.rate())
     run.output().write("price.txt", str(rates.rate()), rows=1)
 """
 
