@@ -45,6 +45,7 @@ FRAGILE = range(0, TASKS, 4)  # These fail at the first failure, and a task foll
 FAR_AHEAD_S = 30 * 86_400.0
 PLANNED_S = 150.0  # How long the schedule is there.
 GIVE_UP_S = 4 * 3600.0
+IN_INBOX_S_MAX = 1800.0  # Inboxes are listed every ten minutes at least, by somebody who may die meanwhile.
 QUICK = RetryPolicy(initial_interval_ms=200, max_interval_ms=5_000)
 LATENCIES = [(0.0, 0.0), (0.001, 0.05), (0.01, 1.0)]
 
@@ -217,6 +218,14 @@ async def unfinished(store: Ledger) -> bool:
     return any(task.follow_up_due or (not task.ended and task.available_at < give_up_at) for task in last)
 
 
+def check_inboxes(store: Ledger) -> None:
+    """No task stays in the inbox of one worker for long: it is claimed, or offered to all."""
+    since = virtual.wall_clock() - timedelta(seconds=IN_INBOX_S_MAX)
+    for key, history in store.histories.items():
+        if history[-1].inbox is not None and history[-1].updated_at < since:
+            store._say(key, f"it has been in the inbox of {history[-1].inbox} for half an hour")
+
+
 async def live(world: World) -> None:
     """Everybody at once, until all that is due has been done."""
     over, rng = asyncio.Event(), world.rng
@@ -238,6 +247,7 @@ async def live(world: World) -> None:
     await submit_all(world)
     async with asyncio.timeout(GIVE_UP_S):
         while virtual.monotonic() < PLANNED_S or not await all_planned(world) or await unfinished(world.truth):
+            check_inboxes(world.truth)
             world.truth.check()
             await asyncio.sleep(5)
     over.set()
