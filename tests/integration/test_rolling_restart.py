@@ -117,7 +117,7 @@ async def _assert_linear(place: Place, done: list[Task]) -> None:
 
 # With leased shards
 
-LEASING = {"QO_SHARD_LEASING_TTL_S": "3", "QO_SHARD_LEASING_RENEW_S": "1", "QO_SHARD_LEASING": "1"}
+LEASING = {"QO_SHARD_LEASING_TTL_S": "2", "QO_SHARD_LEASING_RENEW_S": "0.5", "QO_SHARD_LEASING": "1"}
 UNITS = 16
 
 
