@@ -72,9 +72,9 @@ than a twentieth of the time.
 
 Two processes run their event loops side by side and take turns in SQLite, which has one writer: its part is what more
 processes cannot share. A hundred requests share a transaction and its flush, which on a busy disk still takes half of
-the time that a process holds the write lock; on an idle one it hardly matters. huey flushes for each task
-and does less for it: a row is deleted, and there is no state, lease or history of a task that runs. On S3, requests
-and their latency bound a drain (`share_of_store_limit`).
+the time that a process holds the write lock. huey flushes for each task and does less for it: a row is deleted, and
+there is no state, lease or history of a task that runs. On S3, requests and their latency bound a drain
+(`share_of_store_limit`).
 """
 
 
