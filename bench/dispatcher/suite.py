@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from bench.dispatcher import claimable, claims, definitions, flow, growth, throughput
+from bench.dispatcher import claimable, claims, definitions, flow, growth, statements, throughput
 
 FAMILIES = [
     *definitions.FAMILIES,
     *flow.FAMILIES,
     *claimable.FAMILIES,
     *claims.FAMILIES,
+    *statements.FAMILIES,
     *throughput.FAMILIES,
     *growth.FAMILIES,
 ]

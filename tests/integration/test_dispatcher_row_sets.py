@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.exc import DataError
 
 from qo.dispatcher.state.column_types import Instant, Json
 from qo.dispatcher.state.database import Tx
@@ -69,7 +70,7 @@ def test_each_row_is_changed_by_its_own_values(tx: Tx) -> None:
 
 
 def test_a_text_that_is_too_long_is_refused_and_not_cut_off(tx: Tx) -> None:
-    with pytest.raises(sa.exc.DataError, match="too long"), tx.savepoint():
+    with pytest.raises(DataError, match="too long"), tx.savepoint():
         tx.rows(NEW, ROWS[0], {**ROWS[1], "id": "x" * 21})
 
 

@@ -29,8 +29,8 @@ from support.dispatcher.statement_counts import Counts, counted
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"))
 TASKS, TOGETHER = 96, 16
-STATEMENTS_MAX = 8.0
-ROUND_TRIPS_MAX = 4.0
+STATEMENTS_MAX = 3.0
+ROUND_TRIPS_MAX = 3.5
 
 
 class Queues:
