@@ -7,7 +7,8 @@
     ├── Refused                 the task's state does not allow it: look at the task
     │   ├── LeaseLost           another attempt owns the task now: stop working, write nothing
     │   ├── Cancelled           somebody asked the attempt to stop: end it, and say so
-    │   └── IdempotencyConflict the key was used before for something else: choose another key
+    │   ├── IdempotencyConflict the key was used before for something else: choose another key
+    │   └── HeldBack            the source accepts nothing while what it feeds is overfull: try again later
     ├── Unauthenticated         the dispatcher does not know who asks: give it a valid token
     ├── Forbidden               it knows, and the token does not allow this: ask for one that does
     ├── TaskFailed              the task that was waited for did not complete
@@ -60,6 +61,12 @@ class Cancelled(Refused):
 
 class IdempotencyConflict(Refused):
     pass
+
+
+class HeldBack(Refused):
+    """A source accepts nothing now because what it feeds is overfull. Try again after ``retry_after_s``."""
+
+    retry_after_s = 30
 
 
 class Unauthenticated(QoError):

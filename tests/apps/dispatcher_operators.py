@@ -60,5 +60,19 @@ def deliver(run: qo.Run) -> dict[str, Any]:
     return {"delivered": run.partition_key}
 
 
+def flow(run: qo.Run) -> None:
+    """A source that announces more than its readers take, and then nothing until it is told to wait and to go on."""
+    for number in range(run.config["first"]):
+        run.emit(partition_key=f"p{number}")
+    while not run.paused:  # Nothing is emitted here: only a heartbeat can say it.
+        run.cancel.check()
+        time.sleep(0.02)
+    _note(run, "held")
+    run.wait_for_readers()
+    _note(run, "resumed")
+    run.emit(partition_key="last")
+    run.cancel.wait(600.0)
+
+
 def _note(run: qo.Run, what: str) -> None:
     note(NOTES, run.work.job, run.partition_key, run.work.attempt, what)

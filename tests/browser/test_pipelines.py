@@ -76,7 +76,7 @@ async def test_every_page_of_pipelines_opens_from_a_link_and_shows_what_is_there
         "/why?target=shop.clean@2030-01-01": ("Why does it exist", ["No event has ever announced it."]),
         f"/lineage/shop.clean?partition={DAYS[0]}": (f"Lineage of {DAYS[0]}", ["shop.orders", "shop.daily"]),
         "/quality": ("Quality", ["not_null amount", "good enough"]),
-        "/backpressure": ("Backpressure", ["spark", "python", "orders"]),
+        "/backpressure": ("Backpressure", ["Held back", "Clears when", "spark", "python", "orders"]),
     }
     tab = await tabs.open(place.link, "/pipelines")
     for number, (route, (heading, texts)) in enumerate(pages.items()):

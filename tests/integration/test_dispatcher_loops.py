@@ -23,7 +23,7 @@ from qo.dispatcher.attempts.claiming import claim
 from qo.dispatcher.engine import metrics
 from qo.dispatcher.engine.loop import FAILURES_MAX, Loop
 from qo.dispatcher.engine.loops import reaper, release
-from qo.dispatcher.engine.release_limits import Limits, limits
+from qo.dispatcher.engine.release_limits import Limits, limits, thresholds
 from qo.dispatcher.http.serving import Addresses
 from qo.dispatcher.outbox import outbox
 from qo.dispatcher.outbox.wakeup import WakeUp
@@ -471,3 +471,22 @@ def test_operator_limits_are_read_from_the_settings() -> None:
 def test_an_operator_limit_that_cannot_be_read_is_refused_by_name(text: str) -> None:
     with pytest.raises(ConfigError, match="QO_OPERATOR_LIMITS"):
         limits(replace(Settings().dispatcher, operator_limits=text))
+
+
+@pytest.mark.fast
+def test_thresholds_of_single_queues_are_read_from_the_settings() -> None:
+    chosen = Settings().dispatcher
+    deep = replace(chosen, pressure=replace(chosen.pressure, queues=(("spark", "5000/60"), ("python", "2/7.5"))))
+    found = thresholds(deep.pressure)
+    assert (found.of_queue("spark").depth, found.of_queue("spark").age_s) == (5000, 60.0)
+    assert (found.of_queue("python").depth, found.of_queue("python").age_s) == (2, 7.5)
+    assert found.of_queue("lambda").depth == chosen.pressure.depth
+    assert limits(deep).queue_depth == 10_000, "otherwise the deepest queue would never trip"
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("text", ["5", "5/", "/5", "0/5", "5/0", "a/b", "5/5/5", "-1/5", "²/5"])
+def test_thresholds_that_cannot_be_read_are_refused_by_name(text: str) -> None:
+    pressed = replace(Settings().dispatcher.pressure, queues=(("spark", text),))
+    with pytest.raises(ConfigError, match=r"QO_PRESSURE_QUEUES: spark=.*such as spark=200/60"):
+        thresholds(pressed)

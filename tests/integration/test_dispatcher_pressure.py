@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.tasks import dedupe_keys
 from qo.dispatcher.tasks.creation import NewTask, create, task_id
+from qo.dispatcher.versions import cutover
 from support.dispatcher.pipeline_tasks import beat, claimed, fence, woken
-from support.dispatcher.pipelines import dag, deployed, job, live, source
+from support.dispatcher.pipelines import dag, deployed, job, live, loaded, source, staged
 from support.dispatcher.states import Clock
 
 # orders (python) -> split (dispatcher) -> left (spark), right (lambda) -> join (python)
@@ -197,3 +199,81 @@ def test_a_running_source_is_told_to_hold_back_while_a_queue_behind_it_is_full(
     drained(state, "spark")
     pressure.tick(state, LIMITS)
     assert (beat(state, held).paused, emitted(3)) == (False, False)
+
+
+# Thresholds of single queues and jobs
+
+
+def overfill_job(state: State, top: Topology, name: str, count: int) -> None:
+    wanted(state, live(top, name), [f"{name}-{number}" for number in range(count)])
+    pressure.tick(state, LIMITS)
+
+
+LIMITED = dag(
+    "shop",
+    source("orders", "always_on"),
+    job("clean", reads="orders", scaling={"max_concurrency": 1}, max_queue_depth=2),
+    job("report", reads="clean"),
+)
+
+
+def test_a_job_over_its_own_depth_holds_back_what_feeds_it_until_it_has_drained(state: State) -> None:
+    top = deployed(state, LIMITED)
+    overfill_job(state, top, "shop.clean", 3)
+    wanted(state, live(top, "shop.orders"), ["more"])
+    assert release.tick(state, Limits()) == 1, "the job itself goes on, as far as its concurrency lets it"
+    orders = live(top, "shop.orders").edition_id
+    assert holds(state)[orders] == "job shop.clean, which it feeds, is overfull: 3 tasks of it wait, more than 2"
+    with state.write() as tx:
+        clean = live(top, "shop.clean").edition_id
+        first = sa.select(schema.tasks.c.id).where(schema.tasks.c.edition_id == clean).order_by(schema.tasks.c.id)
+        done = tx.execute(first.limit(2)).scalars().all()
+        tx.execute(sa.update(schema.tasks).where(schema.tasks.c.id.in_(done)).values(status="completed"))
+    assert pressure.tick(state, LIMITS) == 1
+    release.tick(state, Limits())
+    assert orders not in holds(state)
+
+
+def test_a_job_over_its_own_age_holds_back_what_feeds_it(state: State, state_clock: Clock) -> None:
+    limited = dag("shop", source("orders"), job("clean", reads="orders", max_queue_age="2m"))
+    top = deployed(state, limited)
+    overfill_job(state, top, "shop.clean", 1)
+    state_clock.advance(121)
+    assert pressure.tick(state, LIMITS) == 1, "whether or not a wake-up was sent"
+    with state.read() as tx:
+        [row] = tx.all(sa.select(schema.job_pressure))
+    assert row["reason"] == "its oldest task waits for 121 s, longer than 120 s"
+
+
+def test_a_threshold_that_was_removed_holds_nobody_back(state: State) -> None:
+    top = deployed(state, LIMITED)
+    overfill_job(state, top, "shop.clean", 3)
+    without = dag(
+        "shop",
+        source("orders", "always_on"),
+        job("clean", reads="orders", scaling={"max_concurrency": 1}),
+        job("report", reads="clean"),
+    )
+    staged(state, without)
+    with state.write() as tx:
+        cutover.activate(tx, "shop", 2, "tests", force=True)
+    assert live(loaded(state), "shop.clean").edition_id == live(top, "shop.clean").edition_id
+    assert pressure.tick(state, LIMITS) == 1
+    with state.read() as tx:
+        assert tx.all(sa.select(schema.job_pressure)) == []
+
+
+def test_a_queue_has_thresholds_of_its_own(state: State, shop: Topology) -> None:
+    limits = replace(LIMITS, queues={"spark": replace(LIMITS, depth=1)})
+    for name in ("shop.left", "shop.right"):
+        wanted(state, live(shop, name), range(2))
+    release.tick(state, Limits())
+    pressure.tick(state, limits)
+    assert tripped(state) == {"spark": "2 wake-ups wait in it, more than 1"}
+
+
+def test_a_dispatcher_without_waiting_tasks_measures_its_jobs_without_writing(state: State) -> None:
+    deployed(state, LIMITED)
+    assert pressure.tick(state, LIMITS) == 0
+    with state.read() as tx:
+        assert tx.all(sa.select(schema.job_pressure)) == []

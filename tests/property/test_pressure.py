@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qo.core.pipeline.gates import InFlight, Waiting, open_gates
-from qo.core.pipeline.pressure import Graph, Measure, Thresholds, paused_by, trip_reason
+from qo.core.pipeline.pressure import Graph, Measure, Target, TargetKind, Thresholds, paused_by, trip_reason
 from qo.core.pipeline.topology import Topology
 from support.dispatcher.topologies import job, topology_of
 
@@ -17,7 +17,7 @@ QUEUES = ("spark", "python", "lambda", "dispatcher")
 
 
 @st.composite
-def topologies(draw: st.DrawFn, *, cycles: bool = False) -> Topology:
+def topologies(draw: st.DrawFn, *, cycles: bool = False, modes: bool = False) -> Topology:
     """Jobs that read earlier ones; with ``cycles``, also later ones and themselves, as DAGs together may."""
     count = draw(st.integers(1, 8))
     jobs = []
@@ -26,7 +26,9 @@ def topologies(draw: st.DrawFn, *, cycles: bool = False) -> Topology:
         reads = draw(st.lists(st.sampled_from(before), unique=True, max_size=3)) if before else []
         most = draw(st.none() | st.integers(1, 4))
         operator = draw(st.sampled_from(["sql", "compact"]))
-        jobs.append(job(f"j{number}", draw(st.sampled_from(QUEUES)), *reads, most=most, operator=operator))
+        mode = draw(st.sampled_from([None, "hold", "ignore"])) if modes else None
+        queue = draw(st.sampled_from(QUEUES))
+        jobs.append(job(f"j{number}", queue, *reads, most=most, operator=operator, mode=mode))
     return topology_of(*jobs)
 
 
@@ -35,7 +37,11 @@ tripped = st.sets(st.sampled_from(QUEUES))
 
 
 def paused(topology: Topology, queues: set[str]) -> set[str]:
-    return set(paused_by(topology, {queue: "full" for queue in queues}))
+    return set(paused_by(topology, as_targets(queues)))
+
+
+def as_targets(queues: set[str]) -> dict[Target, str]:
+    return {Target(TargetKind.QUEUE, queue): "full" for queue in queues}
 
 
 @given(anything, tripped, tripped)
@@ -45,8 +51,8 @@ def test_the_pause_of_several_queues_is_that_of_each_taken_together(topology, fi
 
 @given(anything, st.permutations(QUEUES), tripped)
 def test_the_order_in_which_queues_trip_does_not_matter(topology, order, chosen) -> None:
-    full = {queue: f"{queue} is full" for queue in QUEUES if queue in chosen}
-    shuffled = {queue: full[queue] for queue in order if queue in full}
+    full = {Target(TargetKind.QUEUE, queue): f"{queue} is full" for queue in QUEUES if queue in chosen}
+    shuffled = {each: full[each] for queue in order if (each := Target(TargetKind.QUEUE, queue)) in full}
     assert paused_by(topology, full) == paused_by(topology, shuffled)
 
 
@@ -71,6 +77,35 @@ def test_a_job_is_paused_exactly_while_a_tripped_queue_lies_downstream(topology,
         if any(topology.jobs[later].queue in chosen for later in graph.downstream(edition))
     }
     assert paused(topology, chosen) == behind
+
+
+@given(topologies(cycles=True, modes=True), st.data())
+def test_whatever_queues_and_jobs_are_tripped_all_of_them_clear_and_everything_goes_on(topology, data) -> None:
+    """Run the jobs that are not held, and let each target clear when its jobs have run: nothing stays held."""
+    jobs = sorted(topology.jobs)
+    full = as_targets(data.draw(tripped)) | {
+        Target(TargetKind.JOB, each): "full" for each in data.draw(st.sets(st.sampled_from(jobs)))
+    }
+    graph = Graph(topology)
+    while full:
+        free = topology.jobs.keys() - paused_by(topology, full).keys()
+        # A queue drains by itself, as its wake-ups were sent already; the tasks of a job must be released first.
+        clear = {
+            each for each in full if each.kind is TargetKind.QUEUE or not graph.members(each) or each.id in free
+        }
+        assert clear, "a job that must run to clear the pressure is held for ever"
+        jobs_first = {each for each in clear if each.kind is TargetKind.JOB} or clear
+        gone = data.draw(st.sampled_from(sorted(jobs_first)))
+        del full[gone]
+    assert paused_by(topology, full) == {}
+
+
+@given(topologies(cycles=True, modes=True), st.data())
+def test_tripped_jobs_alone_always_leave_one_of_them_free(topology, data) -> None:
+    chosen = data.draw(st.sets(st.sampled_from(sorted(topology.jobs)), min_size=1))
+    held = paused_by(topology, {Target(TargetKind.JOB, each): "full" for each in chosen})
+    assert chosen - held.keys()
+    assert not {edition for edition in held if topology.jobs[edition].job.backpressure_mode == "ignore"}
 
 
 @given(
@@ -107,7 +142,7 @@ def test_tripping_and_clearing_never_flutter_between_the_two_thresholds(seen, de
 def test_gates_keep_every_limit_and_give_a_reason_for_every_hold(
     topology, due, under_way, chosen, room, limits
 ) -> None:
-    held = paused_by(topology, {queue: "full" for queue in chosen})
+    held = paused_by(topology, as_targets(chosen))
     operators = {"sql": 0, "compact": 0}
     for edition, live in topology.jobs.items():
         operators[live.job.operator] += under_way.get(edition, 0)

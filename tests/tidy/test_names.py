@@ -92,7 +92,7 @@ REPEATED = {
     "pipeline_progress": {"dispatcher/views", "up"},
     "planning": {"api/contract", "cli/pipelines", "dispatcher/http", "dispatcher/versions"},
     "policy": {"cli/admin", "core/pipeline", "ui"},
-    "pressure": {"core/pipeline", "dispatcher/engine/loops"},
+    "pressure": {"api/contract", "core/pipeline", "dispatcher/engine/loops"},
     "progress": {"spark/engine", "worker/api"},
     "purge": {"cli/queue", "dispatcher/engine/loops"},
     "quality": {

@@ -225,18 +225,42 @@ def test_a_wrong_job_is_explained(jobs: list[dict[str, Any]], message: str, hint
 
 
 @pytest.mark.parametrize("name", ["max_queue_depth", "max_queue_age", "backpressure_mode"])
-def test_reserved_fields_are_refused_at_every_level(name: str):
+def test_fields_of_backpressure_belong_to_jobs(name: str):
     places = [
         document(SOURCE, **{name: 1}),
         document(SOURCE, defaults={name: 1}),
-        document({**SOURCE, name: 1}),
         document({**SOURCE, "source": {"kind": "manual", name: 1}}),
-        document({**SOURCE, "config": {"deep": [{name: 1}]}}),
     ]
     for wrong in places:
         message = only(refused(wrong))
-        assert f"{name!r} is reserved" in message
-        assert "pressure.depth" in message
+        assert f"no field {name!r}" in message
+        assert "write it as a field of the job" in message
+
+
+@pytest.mark.parametrize(
+    ("jobs", "message", "hint"),
+    [
+        ([{**SOURCE, "max_queue_depth": 5}], "'max_queue_depth' is for reactive jobs", "remove it"),
+        ([SOURCE, {**JOB, "max_queue_depth": 0}], "'max_queue_depth' is 0", "from 1 to 1000000"),
+        ([SOURCE, {**JOB, "max_queue_age": "soon"}], "'max_queue_age' is 'soon'", "90s, 15m, 6h or 2d"),
+        ([SOURCE, {**JOB, "backpressure_mode": "drop"}], "'backpressure_mode' is 'drop'", "hold"),
+        ([SOURCE, {**JOB, "backpressure_mode": "coalesce"}], "of the kinds cron, files, http", "hold or ignore"),
+        ([{**SOURCE, "backpressure_mode": "coalesce"}], "of the kinds cron, files, http", "hold or ignore"),
+    ],
+)
+def test_wrong_backpressure_is_explained(jobs: list[dict[str, Any]], message: str, hint: str):
+    said, _, advice = only(refused(document(*jobs))).partition("; ")
+    assert message in said
+    assert hint in advice
+
+
+def test_backpressure_is_declared_by_the_job():
+    files = {**SOURCE, "source": {"kind": "files", "path": "in"}, "backpressure_mode": "coalesce"}
+    by_name = {
+        each.name: each for each in accepted(files, {**JOB, "max_queue_depth": 5, "max_queue_age": "15m"}).jobs
+    }
+    assert by_name[SOURCE["name"]].backpressure_mode == "coalesce"
+    assert (by_name[JOB["name"]].max_queue_depth, by_name[JOB["name"]].max_queue_age) == (5, "15m")
 
 
 @pytest.mark.parametrize(

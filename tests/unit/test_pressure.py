@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from qo.core.pipeline.pressure import Measure, Thresholds, paused_by, trip_reason
+from qo.core.pipeline.dag import BackpressureMode, Source, SourceKind
+from qo.core.pipeline.pressure import (
+    TASKS,
+    Measure,
+    Target,
+    TargetKind,
+    Thresholds,
+    clear_condition,
+    mode_of,
+    paused_by,
+    trip_reason,
+)
+from qo.core.pipeline.topology import VersionStatus
 from support.dispatcher.topologies import job, topology_of
 
 pytestmark = pytest.mark.fast
@@ -13,8 +25,16 @@ LIMITS = Thresholds(depth=10, age_s=60.0, clear_ratio=0.5)
 FULL = "it is full"
 
 
+def queue(name: str) -> Target:
+    return Target(TargetKind.QUEUE, name)
+
+
+def of_job(name: str) -> Target:
+    return Target(TargetKind.JOB, name)
+
+
 def paused(topology, *tripped: str) -> set[str]:
-    return set(paused_by(topology, dict.fromkeys(tripped, FULL)))
+    return set(paused_by(topology, {queue(each): FULL for each in tripped}))
 
 
 # Tripping and clearing
@@ -121,7 +141,7 @@ def test_an_input_that_starts_nothing_carries_no_pressure() -> None:
 
 def test_the_reason_names_every_queue_that_holds_the_job_back() -> None:
     shop = topology_of(job("source", "one"), job("left", "two", "source"), job("right", "three", "source"))
-    told = paused_by(shop, {"two": "12 wait", "three": "13 wait"})["source"]
+    told = paused_by(shop, {queue("two"): "12 wait", queue("three"): "13 wait"})["source"]
     assert told == (
         "queue three, which it feeds, is overfull: 13 wait; queue two, which it feeds, is overfull: 12 wait"
     )
@@ -129,3 +149,73 @@ def test_the_reason_names_every_queue_that_holds_the_job_back() -> None:
 
 def test_a_tripped_queue_that_no_live_job_works_on_pauses_nobody() -> None:
     assert paused(topology_of(job("a", "one"), job("b", "two", "a")), "gone") == set()
+
+
+# Thresholds of single queues and jobs
+
+
+def test_a_queue_has_its_own_thresholds_or_the_common_ones() -> None:
+    limits = Thresholds(10, 60.0, queues={"spark": Thresholds(2, 5.0)})
+    assert (limits.of_queue("spark").depth, limits.of_queue("python").depth) == (2, 10)
+
+
+def test_a_job_has_the_thresholds_that_it_sets_and_no_others() -> None:
+    assert LIMITS.of_job(job("a")) is None
+    deep, old = LIMITS.of_job(job("a", depth=3)), LIMITS.of_job(job("a", age="2m"))
+    assert deep is not None
+    assert old is not None
+    assert (deep.depth, deep.age_s, deep.clear_ratio) == (3, None, 0.5)
+    assert (old.depth, old.age_s) == (None, 120.0)
+
+
+def test_a_version_that_is_being_built_holds_nobody_back() -> None:
+    assert LIMITS.of_job(job("a", depth=3, status=VersionStatus.STAGED)) is None
+
+
+def test_a_job_trips_by_what_it_sets_alone_and_clears_even_with_a_ratio_of_nothing() -> None:
+    limits = Thresholds(depth=3, age_s=None, clear_ratio=0.0)
+    reason = trip_reason(Measure(4, 1e9), limits, None, TASKS)
+    assert reason == "4 tasks of it wait, more than 3"
+    assert trip_reason(Measure(1, 1e9), limits, reason, TASKS) == reason
+    assert trip_reason(Measure(0, 0.0), limits, reason, TASKS) is None
+
+
+def test_an_overfull_job_pauses_what_feeds_it_and_not_itself_nor_others_on_its_queue() -> None:
+    shop = topology_of(
+        job("source", "one"),
+        job("middle", "spark", "source"),
+        job("last", "spark", "middle"),
+        job("other", "spark"),
+    )
+    assert set(paused_by(shop, {of_job("middle"): FULL})) == {"source"}
+    assert set(paused_by(shop, {of_job("last"): FULL})) == {"source", "middle"}
+    assert paused_by(shop, {of_job("middle"): FULL}) == {
+        "source": "job shop.middle, which it feeds, is overfull: it is full"
+    }
+
+
+def test_a_job_that_ignores_pressure_goes_on_and_what_feeds_it_does_not() -> None:
+    shop = topology_of(
+        job("source", "one"), job("middle", "two", "source", mode="ignore"), job("last", "three", "middle")
+    )
+    assert paused(shop, "three") == {"source"}
+
+
+def test_people_and_webhooks_are_heard_unless_the_job_says_otherwise() -> None:
+    def mode(kind: SourceKind, declared: BackpressureMode | None = None) -> BackpressureMode:
+        live = job("a", source=Source(kind=kind), mode=declared)
+        return mode_of(live.job)
+
+    assert {kind for kind in SourceKind if mode(kind) is BackpressureMode.IGNORE} == {
+        SourceKind.MANUAL,
+        SourceKind.WEBHOOK,
+    }
+    assert mode(SourceKind.WEBHOOK, BackpressureMode.HOLD) is BackpressureMode.HOLD
+    assert mode_of(job("b", "spark", "a").job) is BackpressureMode.HOLD
+
+
+def test_what_must_happen_is_said_with_figures() -> None:
+    assert clear_condition(Measure(12, 0.0), LIMITS) == "12 wait, and 5 or fewer must be left"
+    assert clear_condition(Measure(5, 40.0), LIMITS) == "the oldest waits for 40 s, and must wait 30 s or less"
+    assert " and " in clear_condition(Measure(12, 40.0), LIMITS)
+    assert clear_condition(Measure(1, 1.0), LIMITS) == "it clears with the next measurement"

@@ -83,6 +83,7 @@ OTHER: dict[str, tuple[str, str, Any]] = {
         '{"send.mail" = {keep_failed = "90d"}, load = {keep_completed = "forever"}}',
         (("send.mail", (("keep_failed", 7_776_000.0),)), ("load", (("keep_completed", None),))),
     ),
+    "dispatcher.pressure.queues": ("spark=9/60", '{spark = "9/60"}', (("spark", "9/60"),)),
     "worker.limits": ("a=1, b=5/m", '{"a" = "1", "b" = "5/m"}', (("a", "1"), ("b", "5/m"))),
     "worker.idle_timeout": ("5m", '"5m"', "5m"),
     "runtimes": (

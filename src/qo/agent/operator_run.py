@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from qo.agent.segments import Segments
 
 
+READERS_LOOK_S = 0.1  # How often a source that waits for its readers looks whether it may go on.
+
+
 class QualityFailed(QoError):
     """The output of an operator does not meet its expectations. A retry would not help."""
 
@@ -329,6 +332,23 @@ class Run:
     def paused(self) -> bool:
         """Whether a source should hold back, by the last answer of the dispatcher."""
         return self._segments is not None and self._segments.paused()
+
+    def wait_for_readers(self) -> None:
+        """Wait while ``paused`` is set, as a source does before it announces more. Raises Stopped when the attempt was
+        asked to end. For plain functions; an ``async def`` awaits ``await_readers``."""
+        if _in_event_loop():
+            raise UsageError("this would block the event loop: in an async def, write await run.await_readers()")
+        self.cancel.check()
+        while self.paused:
+            self.cancel.wait(READERS_LOOK_S)
+            self.cancel.check()
+
+    async def await_readers(self) -> None:
+        """``wait_for_readers`` for ``async def`` operators."""
+        self.cancel.check()
+        while self.paused:
+            await asyncio.sleep(READERS_LOOK_S)
+            self.cancel.check()
 
     def _committing(self) -> Segments:
         if _in_event_loop():

@@ -36,6 +36,7 @@ _BY_CODE: Mapping[str, type[QoError]] = {
     "not_found": errors.NotFound,
     "unauthenticated": errors.Unauthenticated,
     "forbidden": errors.Forbidden,
+    "held_back": errors.HeldBack,
     "unavailable": errors.Unavailable,
     "contended": errors.Contended,
     "corrupt": errors.CorruptRecord,

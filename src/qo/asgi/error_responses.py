@@ -32,6 +32,7 @@ KINDS: tuple[tuple[str, HTTPStatus, type[QoError]], ...] = (
     ("lease_lost", HTTPStatus.CONFLICT, errors.LeaseLost),
     ("cancelled", HTTPStatus.CONFLICT, errors.Cancelled),
     ("idempotency_conflict", HTTPStatus.CONFLICT, errors.IdempotencyConflict),
+    ("held_back", HTTPStatus.TOO_MANY_REQUESTS, errors.HeldBack),
     ("refused", HTTPStatus.CONFLICT, errors.Refused),
     ("not_found", HTTPStatus.NOT_FOUND, errors.NotFound),
     ("unauthenticated", HTTPStatus.UNAUTHORIZED, errors.Unauthenticated),
@@ -80,7 +81,7 @@ def error_response(request: Request, error: Exception) -> JSONResponse:
         return problem_response(status, code, message, detail)
     if code == INTERNAL:
         return _unexpected_error_response(request, error)
-    return problem_response(status, code, str(error), headers=_headers(status))
+    return problem_response(status, code, str(error), headers=_headers(status, error))
 
 
 def classify(error: Exception) -> tuple[HTTPStatus, str]:
@@ -100,11 +101,11 @@ def _details(error: Exception) -> list[str]:
     return [str(each) for each in problems]
 
 
-def _headers(status: HTTPStatus) -> dict[str, str]:
+def _headers(status: HTTPStatus, error: Exception) -> dict[str, str]:
     if status is HTTPStatus.UNAUTHORIZED:
         return {"WWW-Authenticate": "Bearer"}
-    if status is HTTPStatus.SERVICE_UNAVAILABLE:
-        return {"Retry-After": str(RETRY_AFTER_S)}
+    if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
+        return {"Retry-After": str(getattr(error, "retry_after_s", RETRY_AFTER_S))}
     return {}
 
 

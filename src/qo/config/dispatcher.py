@@ -29,6 +29,12 @@ class PressureSettings:
         kind=kinds.number(0.0, 1.0),
         help="Producers resume when depth and age have fallen to this fraction of the thresholds.",
     )
+    queues: tuple[tuple[str, str], ...] = setting(
+        (),
+        "QO_PRESSURE_QUEUES",
+        kind=kinds.PAIRS,
+        help="Thresholds of single queues, as depth/seconds: spark=200/60,python=5000/600.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ import msgspec
 from qo.core.pipeline.dag import Dag, Defaults, Job, Publish
 from qo.pipeline.fields import DAG, DEFAULTS, JOB, PUBLISH
 from qo.pipeline.problems import Document, Path, Report
-from qo.pipeline.shape import check, check_reserved
+from qo.pipeline.shape import check
 from qo.pipeline.sources import CODELESS_JOB, CODELESS_KINDS
 
 
@@ -50,7 +50,6 @@ class DagDraft:
 def draft_dag(document: Document, report: Report) -> DagDraft:
     """Return the parts of a document that have the right shape, and report the others."""
     whole: Any = _fill_in_codeless(document.value)
-    check_reserved(whole, (), report)
     sound = check(whole, DAG, (), report)
     value = cast("dict[str, Any]", whole) if isinstance(whole, dict) else {}
     listed, published, defaults = value.get("jobs"), value.get("publish"), value.get("defaults")

@@ -10,6 +10,7 @@ from qo.core.pipeline.dag import (
     HEARTBEAT_TIMEOUT_S,
     MAX_ATTEMPTS,
     Activation,
+    BackpressureMode,
     Join,
     Refresh,
     SourceKind,
@@ -27,8 +28,6 @@ OUTPUTS_ALL_MAX = 5_000  # Of all jobs together: each version has a row for ever
 CONFIG_BYTES_MAX = 65_536
 RANGE_MAX = 2**53
 
-RESERVED = frozenset({"max_queue_depth", "max_queue_age", "backpressure_mode"})
-
 TIMEOUTS = (
     Field(
         "timeout_seconds",
@@ -45,6 +44,10 @@ TIMEOUTS = (
 )
 
 _JOB = "A job of this pipeline."
+_OF_JOBS = tuple(
+    (name, "write it as a field of the job; thresholds of queues are settings of the dispatcher")
+    for name in ("max_queue_depth", "max_queue_age", "backpressure_mode")
+)
 _OUTPUT = Field("output", Whole(0, OUTPUTS_MAX - 1), "Which of the job's outputs, counted from 0.", default=0)
 
 FROM = Record(
@@ -87,6 +90,7 @@ SOURCE = Record(
     "source",
     "What makes a source emit events.",
     (Field("kind", choice(SourceKind), "What the source waits for.", required=True), *all_source_fields()),
+    removed=_OF_JOBS,
 )
 
 BOOTSTRAP = Record(
@@ -193,7 +197,7 @@ EXPECTATION = Record(
 
 # Only for jobs of one activation; the first of each pair must be there.
 SOURCE_ONLY = (("source",), ("bootstrap",))
-REACTIVE_ONLY = (("inputs", "execution_strategy"), ("join", "idle_timeout"))
+REACTIVE_ONLY = (("inputs", "execution_strategy"), ("join", "idle_timeout", "max_queue_depth", "max_queue_age"))
 
 JOB = Record(
     "job",
@@ -259,6 +263,24 @@ JOB = Record(
             "Logical names of the secrets that the operator may read, with Run.secret. Not for code of users.",
         ),
         Field("scaling", SCALING, "How much may run at once."),
+        Field(
+            "max_queue_depth",
+            Whole(1, 1_000_000),
+            "reactive: when more tasks of this job than this wait, the jobs and sources that feed it are held back.",
+        ),
+        Field(
+            "max_queue_age",
+            AGE,
+            "reactive: when a task of this job has waited for longer, the jobs and sources that feed it are held "
+            "back.",
+        ),
+        Field(
+            "backpressure_mode",
+            choice(BackpressureMode),
+            "What it does while something that it feeds is overfull. hold: it waits. coalesce: cron, files, http: it "
+            "waits, and announces once what came meanwhile. ignore: it goes on. Unset: hold, but ignore for manual and "
+            "webhook.",
+        ),
         *TIMEOUTS,
         Field("config", Anything(CONFIG_BYTES_MAX), "What the operator wants to know."),
         Field("udf", UDF, "The code of a user; for the operator udf."),
@@ -289,7 +311,7 @@ JOB = Record(
     removed=(("schedule", "write it under source: {kind: cron, schedule: ...}"),),
 )
 
-DEFAULTS = Record("defaults", "For all jobs that do not say it themselves.", TIMEOUTS)
+DEFAULTS = Record("defaults", "For all jobs that do not say it themselves.", TIMEOUTS, removed=_OF_JOBS)
 
 _METADATA_ONLY = (
     "publishing only gives an output a name: remove it, and let the operator decide how data is written"
@@ -312,5 +334,5 @@ DAG = Record(
         Field("jobs", Items(JOB, at_least=1, at_most=JOBS_MAX), "The steps, in any order.", required=True),
         Field("publish", Table(NAME, PUBLISH), "Names under which outputs can be read by other pipelines."),
     ),
-    removed=(("version", "versions are counted when a pipeline is deployed: remove it"),),
+    removed=(("version", "versions are counted when a pipeline is deployed: remove it"), *_OF_JOBS),
 )

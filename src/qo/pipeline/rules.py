@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from qo.core.pipeline.dag import Join, Refresh, Strategy, UpdateStrategy, input_name
+from qo.core.pipeline.dag import BackpressureMode, Join, Refresh, Strategy, UpdateStrategy, input_name
 from qo.core.words import with_article
 from qo.pipeline.draft import JobDraft
 from qo.pipeline.fields import REACTIVE_ONLY, SOURCE_ONLY
@@ -73,6 +73,17 @@ def check_source(job_draft: JobDraft, report: Report) -> None:
         spec.validate(source_, path, report)
 
 
+def check_backpressure(job_draft: JobDraft, report: Report) -> None:
+    """Check that only sources that can announce several things at once are declared to."""
+    job = job_draft.job
+    if job.backpressure_mode is not BackpressureMode.COALESCE:
+        return
+    if job.source is None or not SOURCES[job.source.kind].coalesces:
+        kinds = ", ".join(kind for kind, spec in SOURCES.items() if spec.coalesces)
+        message = f"'coalesce' is for sources of the kinds {kinds}, and {job.name!r} is none"
+        report.add((*job_draft.path, "backpressure_mode"), message, "write hold or ignore")
+
+
 def check_update_strategy(job_draft: JobDraft, report: Report) -> None:
     """Check that a job that appends has a stable key, without which a retry would append its rows twice."""
     job = job_draft.job
@@ -138,6 +149,7 @@ def check_refresh(job_draft: JobDraft, report: Report) -> None:
 RULES: tuple[Callable[[JobDraft, Report], None], ...] = (
     check_activation,
     check_source,
+    check_backpressure,
     check_update_strategy,
     check_inputs,
     check_refresh,

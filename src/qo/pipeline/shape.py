@@ -8,7 +8,6 @@ import msgspec
 
 from qo.core.pipeline.dag import SourceKind
 from qo.core.words import with_article
-from qo.pipeline.fields import RESERVED
 from qo.pipeline.kinds import (
     Anything,
     Choice,
@@ -47,23 +46,6 @@ def check(value: Any, kind: Kind, path: Path, report: Report) -> bool:
             assert_never(kind)
 
 
-def check_reserved(value: Any, path: Path, report: Report) -> None:
-    """Report reserved fields at any depth."""
-    if isinstance(value, dict):
-        for key, part in cast("dict[str, Any]", value).items():
-            if key in RESERVED:
-                hint = (
-                    "remove it; the settings dispatcher.pressure.depth and dispatcher.pressure.age_s are for all"
-                )
-                report.add(
-                    (*path, key), f"{key!r} is reserved: backpressure is not set by pipelines", hint, key=True
-                )
-            check_reserved(part, (*path, key), report)
-    elif isinstance(value, list):
-        for index, part in enumerate(cast("list[Any]", value)):
-            check_reserved(part, (*path, index), report)
-
-
 def _record(value: Any, kind: Record, path: Path, report: Report) -> bool:
     if not isinstance(value, dict):
         names = ", ".join(field.name for field in kind.fields[:4])
@@ -78,10 +60,8 @@ def _record(value: Any, kind: Record, path: Path, report: Report) -> bool:
         field = kind.by_name.get(key)
         if field is not None:
             is_valid &= check(part, field.kind, (*path, key), report)
-        elif key not in RESERVED:
-            is_valid = _report_unknown(key, kind, path, report)
         else:
-            is_valid = False
+            is_valid = _report_unknown(key, kind, path, report)
     for field in kind.fields:
         if field.required and field.name not in members:
             is_valid = _reject(

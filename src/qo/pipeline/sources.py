@@ -34,6 +34,7 @@ class SourceSpec:
     config: Record  # Without ``kind``.
     runs_code: bool = False
     emits_cursors: bool = False  # And nothing else.
+    coalesces: bool = False  # May announce once what came while it was held back.
     # "module:function", imported by the scheduler. None: the scheduler has nothing to do for it.
     poller: str | None = None  # Called with the kind, an emitter and the settings; returns a Poller.
     place: str | None = None  # Called with the source's config and the settings; returns where its files arrive.
@@ -83,6 +84,7 @@ SOURCES: dict[SourceKind, SourceSpec] = {
             ),
         ),
         emits_cursors=True,
+        coalesces=True,
         poller="qo.scheduler.cron:CronPoller",
         validate=_check_cron,
     ),
@@ -109,6 +111,7 @@ SOURCES: dict[SourceKind, SourceSpec] = {
                 _POLL_SECONDS,
             ),
         ),
+        coalesces=True,
         poller="qo.scheduler.file_source:Watchers",
         place="qo.scheduler.file_source:open_directory",
     ),
@@ -128,6 +131,7 @@ SOURCES: dict[SourceKind, SourceSpec] = {
             ),
             one_of=("urls", "index_url"),
         ),
+        coalesces=True,
         poller="qo.scheduler.file_source:Watchers",
         place="qo.scheduler.http_files:open_urls",
     ),

@@ -3,6 +3,9 @@
 Any number of schedulers may run: the key of an event is its planned time, so the dispatcher accepts it once. An event
 is emitted before it is remembered. A scheduler that dies in between leaves an event that is emitted again, without
 effect.
+
+While what a source feeds is overfull, its times wait. Then each is emitted by itself, or, if the source coalesces, the
+last one with a record of how many it stands for.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
 
+from qo.api.contract.source import Coalesced
 from qo.api.contract.task import EventBody
 from qo.config.settings import Settings
 from qo.core.pipeline.dag import SourceKind
@@ -22,6 +26,9 @@ from qo.scheduler.timetable import Memory, from_config, latest_memory
 
 log = logging.getLogger(__name__)
 
+HELD_INTERVAL_S = 1.0  # While a source waits, or makes up for what waited.
+MADE_UP_AT_ONCE = 20  # Then the dispatcher is asked again whether the source may go on.
+TIMES_MAX = 10_000  # So many times that waited are counted.
 INTERVAL_S = 15.0  # How long a new or changed schedule may go unnoticed.
 
 
@@ -69,11 +76,51 @@ async def _follow(emitter: Emitter, source: SourceView) -> tuple[int, float]:
         await _remember(emitter, source, Memory(plan, source.now))
         return 0, _seconds_until(source, following)
     latest = None if source.paused is not None else plan.latest(memory.after, source.now)
-    if latest is not None:
-        event = EventBody(cursor=int(latest.timestamp()), attributes={"scheduled_at": latest.isoformat()})
-        await emitter.emit(source.dag, source.job, key=f"cron:{latest.isoformat()}", events=[event])
+    next_s = _seconds_until(source, plan.following(source.now))
+    if latest is None:
+        return 0, next_s
+    if source.held is not None:
+        await _wait(emitter, source, memory, latest)
+        return 0, min(next_s, HELD_INTERVAL_S)
+    if memory.held_from is None:
+        await _emit(emitter, source, latest)
         await _remember(emitter, source, Memory(plan, latest))
-    return int(latest is not None), _seconds_until(source, plan.following(source.now))
+        return 1, next_s
+    return await _make_up(emitter, source, memory, latest), min(next_s, HELD_INTERVAL_S)
+
+
+async def _wait(emitter: Emitter, source: SourceView, memory: Memory, latest: datetime) -> None:
+    """Remember which times came while the source was held back."""
+    held_from = memory.held_from or latest
+    # The microsecond before, so that the first one counts.
+    times = memory.plan.times(held_from - timedelta(microseconds=1), source.now, TIMES_MAX)
+    waiting = Memory(memory.plan, memory.after, held_from, len(times))
+    if waiting != memory:
+        await _remember(emitter, source, waiting)
+
+
+async def _make_up(emitter: Emitter, source: SourceView, memory: Memory, latest: datetime) -> int:
+    """Emit what waited: each time by itself, some at a poll, or all as one. Return how many events that were."""
+    plan, held_from = memory.plan, memory.held_from or latest
+    before = max(memory.after, held_from - timedelta(microseconds=1))
+    if source.coalesces:
+        count = len(plan.times(before, latest, TIMES_MAX))
+        stands_for = Coalesced(count=count, since=held_from) if count > 1 else None
+        await _emit(emitter, source, latest, stands_for)
+        await _remember(emitter, source, Memory(plan, latest))
+        return 1
+    times = plan.times(before, latest, MADE_UP_AT_ONCE)
+    for each in times:
+        await _emit(emitter, source, each)
+    last = times[-1] if times else latest
+    rest = Memory(plan, last) if last >= latest else Memory(plan, last, held_from, memory.waiting - len(times))
+    await _remember(emitter, source, rest)
+    return len(times)
+
+
+async def _emit(emitter: Emitter, source: SourceView, at: datetime, coalesced: Coalesced | None = None) -> None:
+    event = EventBody(cursor=int(at.timestamp()), attributes={"scheduled_at": at.isoformat()})
+    await emitter.emit(source.dag, source.job, key=f"cron:{at.isoformat()}", events=[event], coalesced=coalesced)
 
 
 async def _remember(emitter: Emitter, source: SourceView, memory: Memory) -> None:

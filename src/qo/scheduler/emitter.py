@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from qo.api.contract.source import EmitAnswer, EmitRequest, LiveSource, SourcesAnswer
+from qo.api.contract.source import Coalesced, EmitAnswer, EmitRequest, LiveSource, SourcesAnswer
 from qo.api.contract.task import EventBody
 from qo.api.internal_client import DispatcherClient
+from qo.core.pipeline.dag import BackpressureMode
 
 
 class Emitter(Protocol):
@@ -18,10 +19,17 @@ class Emitter(Protocol):
         ...
 
     def emit(
-        self, dag: str, job: str, *, key: str, events: Sequence[EventBody], edition_id: str | None = None
+        self,
+        dag: str,
+        job: str,
+        *,
+        key: str,
+        events: Sequence[EventBody],
+        edition_id: str | None = None,
+        coalesced: Coalesced | None = None,
     ) -> Awaitable[EmitAnswer]:
         """Emit events for a source: for all its live editions, or for one. A second call with the same key does
-        nothing more."""
+        nothing more. ``coalesced``: what was folded into it."""
         ...
 
     def remember(self, edition_id: str, memory: Any, error: str | None = None) -> Awaitable[object]:
@@ -48,9 +56,16 @@ class RemoteEmitter:
         return SourcesAnswer(now=first.now, sources=[each for each in sources if each.kind == kind])
 
     async def emit(
-        self, dag: str, job: str, *, key: str, events: Sequence[EventBody], edition_id: str | None = None
+        self,
+        dag: str,
+        job: str,
+        *,
+        key: str,
+        events: Sequence[EventBody],
+        edition_id: str | None = None,
+        coalesced: Coalesced | None = None,
     ) -> EmitAnswer:
-        request = EmitRequest(idempotency_key=key, events=list(events), edition_id=edition_id)
+        request = EmitRequest(idempotency_key=key, events=list(events), edition_id=edition_id, coalesced=coalesced)
         return await self._client.emit(dag, job, request)
 
     async def remember(self, edition_id: str, memory: Any, error: str | None = None) -> None:
@@ -68,6 +83,8 @@ class SourceView:
     paused: str | None
     memories: tuple[Any, ...]
     now: datetime
+    held: str | None = None  # Why it should wait, if what it feeds is overfull.
+    coalesces: bool = False  # It announces once what came while it waited.
 
     @property
     def name(self) -> str:
@@ -92,4 +109,7 @@ def _view(editions: Sequence[LiveSource], now: datetime) -> SourceView:
     first = editions[0]
     memories = tuple(each.memory for each in editions if each.memory is not None)
     ids = tuple(each.edition_id for each in editions)
-    return SourceView(first.dag, first.job, first.config, ids, first.paused, memories, now)
+    coalesces = first.backpressure_mode == BackpressureMode.COALESCE
+    return SourceView(
+        first.dag, first.job, first.config, ids, first.paused, memories, now, held=first.held, coalesces=coalesces
+    )

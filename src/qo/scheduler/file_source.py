@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from qo.ambient import SYSTEM, Ambient
-from qo.api.contract.source import ERROR_MAX
+from qo.api.contract.source import ERROR_MAX, Coalesced
 from qo.api.contract.task import EventBody
 from qo.config.settings import Settings
 from qo.core.pipeline.dag import SourceKind
@@ -61,6 +61,8 @@ class Watcher:
     due_at: float = 0.0  # By the monotonic clock.
     last_etags: dict[str, str] = field(default_factory=dict[str, str])  # At the last poll, where files settle.
     last_memory: Any = None
+    waiting: dict[str, str] = field(default_factory=dict[str, str])  # Files that the source may not announce yet.
+    changes: dict[str, int] = field(default_factory=dict[str, int])  # How often each was seen to change meanwhile.
 
     async def poll(self, emitter: Emitter, source: SourceView) -> int:
         """Announce new and changed files. Return how many there were."""
@@ -73,19 +75,40 @@ class Watcher:
         if self.place.settles:
             settled = [path for path in fresh if self.last_etags.get(path) == etags[path]]
             self.last_etags, fresh = etags, settled
+        if source.held is not None:
+            await self._wait(emitter, source, {path: etags[path] for path in fresh})
+            return 0
         for start in range(0, len(fresh), REMEMBER_EVERY):
             await self._announce(emitter, source, [files[path] for path in fresh[start : start + REMEMBER_EVERY]])
             await self._remember(emitter, source)
+        self.waiting.clear()
+        self.changes.clear()
         await self._remember(emitter, source)
         return len(fresh)
+
+    async def _wait(self, emitter: Emitter, source: SourceView, fresh: dict[str, str]) -> None:
+        """Count what arrives while the source is held back. It is announced as it is when the source goes on."""
+        for path, etag in fresh.items():
+            if self.waiting.get(path) != etag:
+                self.changes[path] = self.changes.get(path, 0) + 1
+        self.waiting = fresh
+        await self._remember(emitter, source)
 
     async def _announce(self, emitter: Emitter, source: SourceView, files: list[File]) -> None:
         limit = asyncio.Semaphore(CONCURRENT_EMITS)
 
         async def announce(each: File) -> None:
             key, events = idempotency_key("file", each.location, each.etag), [announcement(each)]
+            count = self.changes.get(each.path, 0) if source.coalesces else 0
             async with limit:
-                await emitter.emit(source.dag, source.job, key=key, events=events, edition_id=source.editions[0])
+                await emitter.emit(
+                    source.dag,
+                    source.job,
+                    key=key,
+                    events=events,
+                    edition_id=source.editions[0],
+                    coalesced=Coalesced(count=count) if count > 1 else None,
+                )
             self.sightings.mark_announced(each.path, each.etag)
 
         results = await asyncio.gather(*map(announce, files), return_exceptions=True)
@@ -95,7 +118,7 @@ class Watcher:
                 raise failure
 
     async def _remember(self, emitter: Emitter, source: SourceView) -> None:
-        memory = self.sightings.memory()
+        memory = self.sightings.memory() | ({"waiting": len(self.waiting)} if self.waiting else {})
         if memory == self.last_memory:
             return
         await emitter.remember(source.editions[0], memory)

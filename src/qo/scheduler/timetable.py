@@ -33,6 +33,15 @@ class Plan:
         times = due_runs(self._cron(after), now)
         return times[-1] if times else None
 
+    def times(self, after: datetime, upto: datetime, most: int) -> list[datetime]:
+        """Return the first planned times in (after, upto], at most so many."""
+        times: list[datetime] = []
+        while len(times) < most and (following := self.following(times[-1] if times else after)) is not None:
+            if following > upto:
+                break
+            times.append(following)
+        return times
+
     def following(self, now: datetime) -> datetime | None:
         """Return the first planned time after now; None if there is none."""
         period = rate(self.schedule)
@@ -82,9 +91,20 @@ class Memory:
 
     plan: Plan
     after: datetime
+    held_from: datetime | None = (
+        None  # The first time that came while the source was held back; emitted since: none.
+    )
+    waiting: int = 0  # How many have come since then; for people.
 
-    def to_json(self) -> dict[str, str]:
-        return {"schedule": self.plan.schedule, "timezone": self.plan.timezone, "after": self.after.isoformat()}
+    def to_json(self) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "schedule": self.plan.schedule,
+            "timezone": self.plan.timezone,
+            "after": self.after.isoformat(),
+        }
+        if self.held_from is not None:
+            document |= {"held_from": self.held_from.isoformat(), "waiting": self.waiting}
+        return document
 
 
 def latest_memory(plan: Plan, values: tuple[Any, ...]) -> Memory | None:
@@ -93,5 +113,13 @@ def latest_memory(plan: Plan, values: tuple[Any, ...]) -> Memory | None:
     for value in values:
         fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
         if (fields.get("schedule"), fields.get("timezone")) == (plan.schedule, plan.timezone):
-            memories.append(Memory(plan, datetime.fromisoformat(str(fields["after"]))))
+            held_from = fields.get("held_from")
+            memories.append(
+                Memory(
+                    plan,
+                    datetime.fromisoformat(str(fields["after"])),
+                    None if held_from is None else datetime.fromisoformat(str(held_from)),
+                    int(fields.get("waiting") or 0),
+                )
+            )
     return max(memories, key=lambda each: each.after, default=None)

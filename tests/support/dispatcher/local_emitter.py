@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from qo.api.contract.source import EmitAnswer, SourcesAnswer
+from qo.api.contract.source import Coalesced, EmitAnswer, SourcesAnswer
 from qo.api.contract.task import EventBody
 from qo.dispatcher.sources import emission, live_sources
 from qo.dispatcher.state.database import State
@@ -30,11 +30,20 @@ class LocalEmitter:
         return await asyncio.to_thread(ask)
 
     async def emit(
-        self, dag: str, job: str, *, key: str, events: Sequence[EventBody], edition_id: str | None = None
+        self,
+        dag: str,
+        job: str,
+        *,
+        key: str,
+        events: Sequence[EventBody],
+        edition_id: str | None = None,
+        coalesced: Coalesced | None = None,
     ) -> EmitAnswer:
         def say() -> EmitAnswer:
             with self.state.write() as tx:
-                return emission.emit(tx, dag, job, key=key, events=events, by="tests", edition_id=edition_id)
+                return emission.emit(
+                    tx, dag, job, key=key, events=events, by="tests", edition_id=edition_id, coalesced=coalesced
+                )
 
         answer = await asyncio.to_thread(say)
         if self.fails:

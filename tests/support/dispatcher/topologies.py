@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qo.core.pipeline.dag import Activation, Job, Scaling
+from qo.core.pipeline.dag import Activation, BackpressureMode, Job, Scaling, Source
 from qo.core.pipeline.plan import PlannedInput, PlannedOutput
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus, build_topology
 
@@ -25,6 +25,10 @@ def job(
     outputs: int = 1,
     operator: str = "sql",
     most: int | None = None,
+    depth: int | None = None,
+    age: str | None = None,
+    mode: str | None = None,
+    source: Source | None = None,
 ) -> LiveJob:
     """``reads``: jobs whose events start this one; ``beside``: those that it only reads."""
     inputs = [(read, True) for read in reads] + [(read, False) for read in beside]
@@ -35,6 +39,10 @@ def job(
         operator=operator,
         outputs=outputs,
         scaling=Scaling(max_concurrency=most),
+        max_queue_depth=depth,
+        max_queue_age=age,
+        backpressure_mode=None if mode is None else BackpressureMode(mode),
+        source=source,
     )
     return LiveJob(
         id=f"row-{name}",

@@ -338,6 +338,43 @@ export interface QueueLine {
   measured_at: string;
 }
 
+/** A queue, or a job with thresholds of its own, as last measured. */
+export interface PressureTarget {
+  kind: "queue" | "job";
+  name: string;
+  runtime: string | null;
+  unserved: string | null;
+  depth: number;
+  oldest_s: number;
+  depth_max: number | null;
+  age_max_s: number | null;
+  tripped_at: string | null;
+  reason: string | null;
+  clears: string | null;
+  works: string[];
+  measured_at: string;
+}
+
+export interface HeldJob {
+  edition_id: string;
+  dag: string;
+  job: string;
+  version: number;
+  active: boolean;
+  kind: string | null;
+  mode: string;
+  since: string | null;
+  reason: string;
+  next: string;
+  waiting: number;
+}
+
+export interface HeldAnswer {
+  targets: PressureTarget[];
+  held: HeldJob[];
+  more: boolean;
+}
+
 export interface SourceLine {
   edition_id: string;
   dag: string;
@@ -347,6 +384,7 @@ export interface SourceLine {
   kind: string;
   config: Record<string, unknown>;
   paused: string | null;
+  held: string | null;
   state: string;
   restarts: number;
   heard_at: string | null;

@@ -1,9 +1,9 @@
-/** How full the queues of pipelines are, whom that holds back, and how the sources are. */
+/** What is held back and why, how full queues and jobs are, and how the sources are. */
 
 import type { JSX } from "preact";
 import { formatDuration } from "../core/duration";
 import { seconds } from "../core/instant";
-import type { QueueLine, SourceLine } from "../dispatcher/answers";
+import type { HeldAnswer, HeldJob, PressureTarget, QueueLine, SourceLine } from "../dispatcher/answers";
 import type { Dispatcher } from "../dispatcher/client";
 import { listAll } from "../dispatcher/paging";
 import { href } from "../shell/router";
@@ -23,8 +23,12 @@ export function BackpressurePage(): JSX.Element {
 const depths = new Map<string, { times: number[]; values: number[] }>();
 const KEPT = 720;
 
-function note(queue: QueueLine): void {
-  const seen = depths.get(queue.name) ?? { times: [], values: [] };
+function key(target: PressureTarget): string {
+  return `${target.kind} ${target.name}`;
+}
+
+function note(queue: PressureTarget): void {
+  const seen = depths.get(key(queue)) ?? { times: [], values: [] };
   const at = seconds(queue.measured_at) ?? 0;
   if (seen.times.at(-1) !== at) {
     seen.times.push(at);
@@ -34,17 +38,19 @@ function note(queue: QueueLine): void {
       seen.values.shift();
     }
   }
-  depths.set(queue.name, seen);
+  depths.set(key(queue), seen);
 }
 
 function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
   const live = useLive(async () => {
-    const [{ queues }, { items: sources, more }] = await Promise.all([
+    const [answer, listed, { items: sources, more }] = await Promise.all([
+      dispatcher.get<HeldAnswer>(["held"]),
       dispatcher.get<{ queues: QueueLine[] }>(["queues"]),
       listAll<SourceLine>(dispatcher, ["sources"], "sources"),
     ]);
-    queues.forEach(note);
-    return { queues, sources, more };
+    answer.targets.forEach(note);
+    const queues = new Map(listed.queues.map((each) => [each.name, each]));
+    return { queues, targets: answer.targets, held: answer.held, moreHeld: answer.more, sources, more };
   }, []);
   useSecond();
   return (
@@ -53,14 +59,20 @@ function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
         <h1>Backpressure</h1>
       </header>
       <Shown live={live} what="queues">
-        {({ queues, sources, more }) => (
+        {({ queues, targets, held, moreHeld, sources, more }) => (
           <>
+            <Held held={held} />
+            {moreHeld && <p class="quiet">Only the first {count(held.length)} are shown.</p>}
             <div class="columns">
-              {queues.map((queue) => (
-                <Queue key={queue.name} queue={queue} />
+              {targets.map((target) => (
+                <Target
+                  key={key(target)}
+                  target={target}
+                  queue={target.kind === "queue" ? queues.get(target.name) : undefined}
+                />
               ))}
             </div>
-            {queues.length === 0 && (
+            {targets.length === 0 && (
               <Panel>
                 <Empty title="No queue was measured yet">
                   Queues appear when a pipeline has jobs for a runtime.
@@ -76,51 +88,92 @@ function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
   );
 }
 
-function Queue({ queue }: { queue: QueueLine }): JSX.Element {
-  const seen = depths.get(queue.name)!;
+function Held({ held }: { held: HeldJob[] }): JSX.Element {
+  return (
+    <Panel title="Held back" flush>
+      {held.length === 0 ? (
+        <Empty title="Nothing is held back" />
+      ) : (
+        <table class="stack">
+          <Head columns={["job", "kind", "#waiting", "since", "why", "goes on when"]} />
+          <tbody>
+            {held.map((each) => (
+              <tr key={each.edition_id}>
+                <td>
+                  {each.dag}.{each.job}
+                  {!each.active && <span class="chip">version {each.version}</span>}
+                </td>
+                <td>
+                  {each.kind ?? "job"}
+                  {each.mode === "coalesce" && <span class="chip">coalesces</span>}
+                </td>
+                <td class="number">{each.waiting ? count(each.waiting) : ""}</td>
+                <td>
+                  <Ago at={each.since} />
+                </td>
+                <td class="wrap">{each.reason}</td>
+                <td class="wrap">{each.next}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+    </Panel>
+  );
+}
+
+function threshold(value: string, most: string | null): string {
+  return most === null ? value : `${value} of at most ${most}`;
+}
+
+function Target({ target, queue }: { target: PressureTarget; queue: QueueLine | undefined }): JSX.Element {
+  const seen = depths.get(key(target))!;
+  const oldest = target.depth ? formatDuration(target.oldest_s) : "none";
   return (
     <Panel
-      title={queue.name}
+      title={target.kind === "job" ? `job ${target.name}` : target.name}
       right={
-        <Badge status={queue.tripped_at || queue.unserved ? "high" : "normal"}>
-          {queue.unserved ? "no worker" : queue.tripped_at ? "pressure: producers wait" : "no pressure"}
+        <Badge status={target.tripped_at || queue?.unserved ? "high" : "normal"}>
+          {queue?.unserved ? "no worker" : target.tripped_at ? "pressure: producers wait" : "no pressure"}
         </Badge>
       }
     >
       <dl class="facts">
         <dt>Waiting</dt>
-        <dd>{count(queue.depth)}</dd>
+        <dd>{threshold(count(target.depth), target.depth_max === null ? null : count(target.depth_max))}</dd>
         <dt>Oldest</dt>
-        <dd>{queue.depth ? formatDuration(queue.oldest_s) : "none"}</dd>
-        {queue.runtime !== queue.name && (
+        <dd>{threshold(oldest, target.age_max_s === null ? null : formatDuration(target.age_max_s))}</dd>
+        {queue && queue.runtime !== queue.name && (
           <>
             <dt>Runtime</dt>
             <dd>{queue.runtime ?? "none any more"}</dd>
           </>
         )}
-        {queue.unserved && (
+        {queue?.unserved && (
           <>
             <dt>Workers</dt>
             <dd>{queue.unserved}</dd>
           </>
         )}
-        {queue.reason && (
+        {target.reason && (
           <>
             <dt>Why</dt>
-            <dd>{queue.reason}</dd>
+            <dd>{target.reason}</dd>
+            <dt>Clears when</dt>
+            <dd>{target.clears}</dd>
           </>
         )}
         <dt>Measured</dt>
         <dd>
-          <Ago at={queue.measured_at} />
+          <Ago at={target.measured_at} />
         </dd>
       </dl>
       {seen.times.length > 1 && (
         <Chart
           times={seen.times}
-          series={[{ name: "waiting", colour: queue.tripped_at ? "--failed" : "--accent", values: seen.values }]}
+          series={[{ name: "waiting", colour: target.tripped_at ? "--failed" : "--accent", values: seen.values }]}
           height={90}
-          label={`Tasks waiting in ${queue.name} since this page was opened`}
+          label={`Tasks waiting in ${target.name} since this page was opened`}
         />
       )}
     </Panel>
@@ -144,13 +197,15 @@ function Sources({ sources }: { sources: SourceLine[] }): JSX.Element {
                   </a>
                   {!each.active && <span class="chip">version {each.version}</span>}
                 </td>
-                <td>{each.paused !== null ? <Badge status="paused" /> : <Badge status={each.state} />}</td>
+                <td>
+                  <Badge status={each.paused !== null ? "paused" : each.held !== null ? "held" : each.state} />
+                </td>
                 <td>{each.kind}</td>
                 <td>
                   <Ago at={each.heard_at} />
                 </td>
                 <td class="number">{each.restarts || ""}</td>
-                <td class="wrap">{each.paused ?? each.last_error ?? ""}</td>
+                <td class="wrap">{each.paused ?? each.held ?? each.last_error ?? ""}</td>
               </tr>
             ))}
           </tbody>

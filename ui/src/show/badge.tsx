@@ -21,6 +21,7 @@ const KIND: Record<string, string> = {
   abandoned: "cancelled",
   stale: "failed",
   paused: "expired",
+  held: "expired",
   leaving: "cancelled",
   routed: "completed",
   consumed: "completed",

@@ -15,12 +15,20 @@ EVENTS_MAX = 1000
 ERROR_MAX = 1000
 
 
+class Coalesced(Body):
+    """What a source folded into one announcement while it was held back."""
+
+    count: int = Field(ge=2)  # So many announcements became this one.
+    since: datetime | None = None  # When the first of them was due.
+
+
 class EmitRequest(Body):
     """Emit events for a source. Repeating a key with the same events changes nothing and gets the same answer."""
 
     idempotency_key: str = Field(min_length=1, max_length=KEY_MAX)
     events: list[EventBody] = Field(min_length=1, max_length=EVENTS_MAX)
     edition_id: str | None = Field(default=None, max_length=36)  # Only for this edition; unset: for all live ones.
+    coalesced: Coalesced | None = None  # Recorded with the emission, and no part of what the key stands for.
 
 
 class EmitAnswer(Answer):
@@ -43,6 +51,8 @@ class LiveSource(Answer):
     kind: str
     config: dict[str, Any] = {}  # The options of its ``source``: schedule, timezone, path, pattern, poll_seconds.
     paused: str | None = None  # The reason, if it is paused.
+    held: str | None = None  # The reason, if what it feeds is overfull and it should wait.
+    backpressure_mode: str = "hold"
     state: str = "running"
     restarts: int = 0
     start_after: datetime | None = None

@@ -38,9 +38,9 @@ def _row(each: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         f"{each['dag']}.{each['job']}",
         each["kind"],
-        "paused" if each["paused"] is not None else each["state"],
+        "paused" if each["paused"] is not None else "held" if each["held"] is not None else each["state"],
         str(each["version"]) + ("" if each["active"] else " (staged)"),
         format_timestamp(each["heard_at"]),
         str(each["restarts"] or ""),
-        each["paused"] or each["last_error"] or "",
+        each["paused"] or each["held"] or each["last_error"] or "",
     )

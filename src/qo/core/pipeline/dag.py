@@ -58,6 +58,14 @@ class Join(StrEnum):
     ALL = "all"  # One task for a partition, when every triggering input has it.
 
 
+class BackpressureMode(StrEnum):
+    """What a job does while something downstream of it is overfull."""
+
+    HOLD = "hold"  # It waits; each announcement of a source is made later, one by one.
+    COALESCE = "coalesce"  # It waits; what a source would have announced meanwhile becomes one announcement.
+    IGNORE = "ignore"  # It goes on.
+
+
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     pass
 
@@ -121,6 +129,11 @@ class Job(_Part, frozen=True, kw_only=True):
     idle_timeout: str | None = None
     secrets: tuple[str, ...] = ()
     scaling: Scaling = Scaling()
+    max_queue_depth: int | None = (
+        None  # More waiting tasks than this pause what feeds the job; None: no threshold.
+    )
+    max_queue_age: str | None = None  # So does a task that waits for longer.
+    backpressure_mode: BackpressureMode | None = None  # None: what its kind does, see core.pipeline.pressure.
     timeout_seconds: int | None = None  # Of one attempt; None: that of the runtime.
     heartbeat_timeout_seconds: int | None = None
     max_attempts: int | None = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from qo.config.dispatcher import DispatcherSettings, PressureSettings
 from qo.core.pipeline.gates import Cap
@@ -11,6 +12,7 @@ from qo.core.pipeline.pressure import Thresholds
 from qo.errors import ConfigError
 from qo.pipeline.registry import DEFAULT, Registry
 
+_THRESHOLDS = re.compile(r"([1-9][0-9]{0,6})/([1-9][0-9]{0,6}(?:\.[0-9]{1,3})?)\Z", re.ASCII)
 _FORM = "write operator=number, separated by commas, for example compact=2,ingest=8"
 
 
@@ -29,8 +31,9 @@ class Limits:
 def limits(settings: DispatcherSettings, registry: Registry = DEFAULT) -> Limits:
     """Raises ConfigError for an ``operator_limits`` that cannot be read."""
     # More than the depth that trips the queue, or it would never trip; at least one, or nothing would run.
-    depth = max(1, 2 * settings.pressure.depth)
-    return Limits(_parse_operators(settings.operator_limits or ""), depth, caps_of(registry))
+    pressure = thresholds(settings.pressure)
+    deepest = max(each.depth or 0 for each in (pressure, *pressure.queues.values()))
+    return Limits(_parse_operators(settings.operator_limits or ""), max(1, 2 * deepest), caps_of(registry))
 
 
 def caps_of(registry: Registry) -> tuple[Cap, ...]:
@@ -49,7 +52,18 @@ def caps_of(registry: Registry) -> tuple[Cap, ...]:
 
 
 def thresholds(settings: PressureSettings) -> Thresholds:
-    return Thresholds(settings.depth, settings.age_s, settings.clear_ratio)
+    """Raises ConfigError for ``pressure.queues`` that cannot be read."""
+    common = Thresholds(settings.depth, settings.age_s, settings.clear_ratio)
+    return replace(common, queues={name: _parse_queue(name, text, common) for name, text in settings.queues})
+
+
+def _parse_queue(name: str, text: str, common: Thresholds) -> Thresholds:
+    match = _THRESHOLDS.match(text.strip())
+    if match is None:
+        raise ConfigError(
+            f"QO_PRESSURE_QUEUES: {name}={text} has no thresholds: write {name}=depth/seconds, such as {name}=200/60"
+        )
+    return replace(common, depth=int(match[1]), age_s=float(match[2]))
 
 
 def _parse_operators(text: str) -> dict[str, int]:

@@ -27,6 +27,7 @@ _PROBLEMS = {
     409: "The current state does not allow it: read the state again, then decide again.",
     413: "The body is larger than the dispatcher reads.",
     422: "A field is missing or has the wrong form: detail names each.",
+    429: "The source accepts nothing while what it feeds is overfull: repeat after Retry-After seconds.",
     503: "The dispatcher is busy, or has no database: repeat after Retry-After seconds.",
 }
 # By name: given as a model, FastAPI would build a validator of it for each status of each route.

@@ -51,6 +51,7 @@ PUBLIC: Mapping[str, Need] = {
     "list_sources": Need.READER,
     "list_queues": Need.READER,
     "list_runtimes": Need.READER,
+    "list_held": Need.READER,
     "emit": Need.WRITER,
     "webhook": Need.SIGNATURE,
     "invalidate": Need.WRITER,

@@ -7,11 +7,14 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query, Request
 
+from qo.api.contract.pressure import HeldAnswer
 from qo.api.contract.source import EmitAnswer, EmitRequest, SourcesAnswer
+from qo.dispatcher.engine.release_limits import thresholds
 from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
 from qo.dispatcher.sources import emission, webhooks
 from qo.dispatcher.sources import live_sources as live
+from qo.dispatcher.views import held
 
 Name = Annotated[str, Path(max_length=200)]
 
@@ -27,6 +30,13 @@ def list_sources(
         return live.list_sources(tx, after, limit, kind)
 
 
+def list_held(context: ContextParam) -> HeldAnswer:
+    """List what is held back, by which threshold of which queue or job, and what must happen for it to go on."""
+    limits = thresholds(context.settings.dispatcher.pressure)
+    with context.state.read() as tx:
+        return held.list_held(tx, limits)
+
+
 def emit(context: ContextParam, caller: CallerParam, dag: Name, job: Name, body: EmitRequest) -> EmitAnswer:
     """Emit events of a source.
 
@@ -34,7 +44,14 @@ def emit(context: ContextParam, caller: CallerParam, dag: Name, job: Name, body:
     """
     with context.state.write() as tx:
         answer = emission.emit(
-            tx, dag, job, key=body.idempotency_key, events=body.events, by=caller.name, edition_id=body.edition_id
+            tx,
+            dag,
+            job,
+            key=body.idempotency_key,
+            events=body.events,
+            by=caller.name,
+            edition_id=body.edition_id,
+            coalesced=body.coalesced,
         )
     context.nudge()
     return answer
@@ -80,5 +97,6 @@ _MESSAGE: dict[str, Any] = {
 
 def install(routes: Routes) -> None:
     routes.get("/v1/sources", list_sources)
-    routes.post("/v1/sources/{dag}/{job}/events", emit, 404, 409)
-    routes.post("/v1/webhooks/{path:path}", webhook, 404, 409, extra=_MESSAGE, admit=_admit_webhook)
+    routes.get("/v1/held", list_held)
+    routes.post("/v1/sources/{dag}/{job}/events", emit, 404, 409, 429)
+    routes.post("/v1/webhooks/{path:path}", webhook, 404, 409, 429, extra=_MESSAGE, admit=_admit_webhook)

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 
-from qo.api.contract.source import EVENTS_MAX, KEY_MAX, EmitAnswer
+from qo.api.contract.source import EVENTS_MAX, KEY_MAX, Coalesced, EmitAnswer
 from qo.api.contract.task import SIZE_MAX, EventBody, OutputBody
 from qo.core.lifecycle import Claim, Complete, Rejected
 from qo.core.pipeline.dag import SourceKind, to_json
@@ -29,9 +29,9 @@ from qo.dispatcher.events.event_log import ProducedEvent
 from qo.dispatcher.state import topology
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.schema import emissions
-from qo.dispatcher.tasks import dedupe_keys, rows
+from qo.dispatcher.tasks import backpressure, dedupe_keys, rows
 from qo.dispatcher.tasks.creation import NewTask, create
-from qo.errors import IdempotencyConflict, NotFound, Refused, UsageError
+from qo.errors import HeldBack, IdempotencyConflict, NotFound, Refused, UsageError
 
 LOCATION_LEN_MAX = 2000
 
@@ -46,13 +46,15 @@ def emit(
     by: str,
     kind: SourceKind | None = None,
     edition_id: str | None = None,
+    coalesced: Coalesced | None = None,
 ) -> EmitAnswer:
     """Emit events for a source: for all its live editions, or for the one given.
 
     Repeating a key with the same events returns the earlier answer, and emits only for editions that are new since.
     ``kind``: the only kind of source that the caller may emit for; None: any, except always-on sources, which emit
     through their own task. Raises NotFound for a source that is not live, Refused for one of another kind,
-    IdempotencyConflict for a key that came with other events before, UsageError for malformed events.
+    IdempotencyConflict for a key that came with other events before, UsageError for malformed events, HeldBack if it is
+    declared to accept nothing while what it feeds is overfull. ``coalesced``: what the emission stands for.
     """
     if not 1 <= len(key) <= KEY_MAX:
         raise UsageError(f"an idempotency key has 1 to {KEY_MAX} characters, not {len(key)}")
@@ -64,9 +66,15 @@ def emit(
     answers = _claim_key(tx, logical, key, events)
     missing = [each for each in editions if each.edition_id not in answers]
     new: dict[str, Any] = {}
+    if not answers:
+        _refuse_held(tx, live, missing)
     if missing:
         new = _record(
-            tx, [_emission(each, key, events) for each in missing], by, trusted=_may_name_locations(kind)
+            tx,
+            [_emission(each, key, events) for each in missing],
+            by,
+            coalesced,
+            trusted=_may_name_locations(kind),
         )
         answers = answers | new
         this = sa.and_(emissions.c.logical_id == logical, emissions.c.key == key)
@@ -101,6 +109,15 @@ def _editions(
             raise Refused(f"{name} has no outputs, so it cannot emit events: give it an output")
     # The active edition first, so that a retried request gets its answers in the same order.
     return sorted(editions, key=lambda each: (each.status is not VersionStatus.ACTIVE, each.edition_id))
+
+
+def _refuse_held(tx: Tx, live: Topology, editions: Sequence[LiveJob]) -> None:
+    """Raises HeldBack for sources whose senders wait. Schedulers and watchers hold back by themselves."""
+    for each in editions:
+        if each.job.source is not None and each.job.source.kind in (SourceKind.WEBHOOK, SourceKind.MANUAL):
+            reason = backpressure.paused(tx, live).get(each.edition_id)
+            if reason is not None:
+                raise HeldBack(f"{each.name} accepts nothing now: {reason}; try again later")
 
 
 def _may_name_locations(kind: SourceKind | None) -> bool:
@@ -146,12 +163,14 @@ def _emission(job: LiveJob, key: str, bodies: Sequence[EventBody]) -> _Emission:
     return _Emission(job, outputs, events, _task(job, key, events), f"source:{job.logical_id}:{key}")
 
 
-def _record(tx: Tx, pending: Sequence[_Emission], by: str, *, trusted: bool) -> dict[str, Any]:
+def _record(
+    tx: Tx, pending: Sequence[_Emission], by: str, coalesced: Coalesced | None, *, trusted: bool
+) -> dict[str, Any]:
     """Store each emission as a completed task with its commits and events; return the answers by edition.
 
     All emissions are stored together, so that rows are locked in the same order as everywhere else.
     """
-    tasks = _create_completed(tx, pending, by)
+    tasks = _create_completed(tx, pending, by, coalesced)
     writes = {each.task.task_id: _writes(each, trusted=trusted) for each in pending}
     commits.lock(tx, [write for of_task in writes.values() for write in of_task])
     commits.commit(
@@ -198,7 +217,9 @@ def _task(job: LiveJob, key: str, events: Sequence[Event]) -> NewTask:
     )
 
 
-def _create_completed(tx: Tx, pending: Sequence[_Emission], by: str) -> list[rows.Row]:
+def _create_completed(
+    tx: Tx, pending: Sequence[_Emission], by: str, coalesced: Coalesced | None
+) -> list[rows.Row]:
     """Create, claim and complete the tasks of the emissions; return those that are new."""
     new = {each.task_id for each in create(tx, [each.task for each in pending]) if each.new}
     tasks = rows.load_all(tx, sorted(new))
@@ -210,7 +231,8 @@ def _create_completed(tx: Tx, pending: Sequence[_Emission], by: str) -> list[row
             for id_, row in tasks.items()
         ],
     )
-    output = {each.task.task_id: {"by": by, "events": len(each.events)} for each in pending}
+    stands_for = {} if coalesced is None else {"coalesced": coalesced.model_dump(mode="json")}
+    output = {each.task.task_id: {"by": by, "events": len(each.events), **stands_for} for each in pending}
     return _apply(
         tx,
         [

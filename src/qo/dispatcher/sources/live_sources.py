@@ -9,10 +9,12 @@ import sqlalchemy as sa
 
 from qo.api.contract.source import LiveSource, SourcesAnswer
 from qo.core.pipeline.dag import SourceKind
+from qo.core.pipeline.pressure import mode_of
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 from qo.dispatcher.state import topology
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.schema import sources
+from qo.dispatcher.tasks import backpressure
 from qo.errors import NotFound, Refused, UsageError
 from qo.pipeline.sources import all_source_fields
 
@@ -33,11 +35,12 @@ def list_sources(
     )
     rest = [job for job in live_jobs if after is None or job.edition_id > after]
     page = rest[:limit]
+    held = backpressure.paused(tx, live)
     query = sa.select(sources).where(sources.c.edition_id.in_([job.edition_id for job in page]))
     rows = {row["edition_id"]: row for row in tx.all(query)}
     return SourcesAnswer(
         now=tx.now,
-        sources=[_describe(live, job, rows.get(job.edition_id)) for job in page],
+        sources=[_describe(live, job, rows.get(job.edition_id), held.get(job.edition_id)) for job in page],
         next=page[-1].edition_id if len(rest) > limit else None,
     )
 
@@ -63,7 +66,7 @@ def remember(tx: Tx, edition_id: str, memory: Any, error: str | None = None) -> 
     tx.execute(sa.update(sources).where(this).values(**values, last_error=error, updated_at=tx.now))
 
 
-def _describe(live: Topology, job: LiveJob, row: sa.RowMapping | None) -> LiveSource:
+def _describe(live: Topology, job: LiveJob, row: sa.RowMapping | None, held: str | None) -> LiveSource:
     source = job.job.source
     if source is None:
         raise AssertionError(job.name)
@@ -78,6 +81,8 @@ def _describe(live: Topology, job: LiveJob, row: sa.RowMapping | None) -> LiveSo
         kind=source.kind,
         config={name: fields[name] for name in _CONFIG_FIELDS if name in fields},
         paused=live.pause_reason(job),
+        held=held,
+        backpressure_mode=mode_of(job.job),
     )
     if row is None:
         return described

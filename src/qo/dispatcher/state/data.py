@@ -162,6 +162,17 @@ queues = sa.Table(
     column("measured_at", Instant),
 )
 
+job_pressure = sa.Table(
+    "job_pressure",  # Of jobs with thresholds of their own, as last measured.
+    metadata,
+    sa.Column("edition_id", Id, primary_key=True),
+    column("depth", sa.BigInteger),
+    column("oldest_s", sa.Float),
+    column("tripped_at", Instant, null=True),
+    column("reason", sa.Text, null=True),
+    column("measured_at", Instant),
+)
+
 holds = sa.Table(
     "holds",  # Why the tasks of an edition are withheld now.
     metadata,

@@ -108,6 +108,13 @@ def depth(tx: Tx, queue: str, most: int) -> int:
     return int(counted_)
 
 
+def backlog(tx: Tx, edition_id: str, most: int) -> tuple[int, datetime | None]:
+    """Count the due tasks of an edition that nobody has claimed, up to ``most``, and return since when the oldest of
+    them is due. It makes no difference whether a wake-up was sent."""
+    [(counted_, oldest)] = tx.rows(_BACKLOG, {"edition": edition_id, "now": tx.now, "most": most})
+    return int(counted_), oldest
+
+
 def earliest_withheld(tx: Tx) -> dict[str, datetime]:
     """Return when the first withheld task of each edition is due, by one statement."""
     return {edition: first for edition, first in tx.rows(_earliest(tx.on_postgres))}
@@ -222,4 +229,19 @@ _DEPTH = Prepared(
         along="released_at",
         most=sa.bindparam("most", type_=sa.Integer),
     )
+)
+
+_FIRST_DUE = (
+    sa.select(tasks.c.available_at)
+    .where(
+        tasks.c.edition_id == sa.bindparam("edition"),
+        tasks.c.status == inline(Status.PENDING),
+        tasks.c.available_at <= sa.bindparam("now", type_=Instant()),
+    )
+    .order_by(tasks.c.created_at)  # As ix_tasks_edition has them.
+    .limit(sa.bindparam("most", type_=sa.Integer))
+    .subquery()
+)
+_BACKLOG = Prepared(
+    sa.select(sa.func.count(), sa.func.min(_FIRST_DUE.c.available_at, type_=Instant())).select_from(_FIRST_DUE)
 )

@@ -106,10 +106,7 @@ class Batches:
 
     def _commit(self, frame: DataFrame, number: int) -> None:
         run = self._context.run
-        run.cancel.check()
-        while run.paused:  # Let rows wait in the source, not in files.
-            run.cancel.wait(WATCH_S)
-            run.cancel.check()
+        run.wait_for_readers()  # Let rows wait in the source, not in files.
         part = run.segment(number, self._output)
         output = self._write(frame, part)
         if not output.rows and number - self._last < self._commit_gap_max:
