@@ -17,6 +17,19 @@ import pytest
 
 from support.cli.command import Qo
 
+YEARLY = """
+name: yearly
+jobs:
+- {name: days, activation: source, outputs: 1, source: {kind: manual}}
+- name: sums
+  activation: reactive
+  runtime: reports
+  queue: slow
+  operator: yearly.sums:run
+  outputs: 1
+  execution_strategy: PerPartition
+  inputs: [{from: {job: days}}]
+"""
 SHOP = """
 name: shop
 jobs:
@@ -213,8 +226,14 @@ def test_everything_that_is_wrong_with_a_file_is_said_at_once(qo: Qo) -> None:
 
 def test_commands_ask_the_dispatcher_that_the_settings_name(qo: Qo) -> None:
     qo.ok("dag", "deploy", "shop.yaml")
-    with running(qo) as (process, listens):
+    runtimes = {"reports": {"kind": "python", "queues": ["reports", "slow=2"]}}
+    with running(replace(qo, environ={"QO_RUNTIMES": json.dumps(runtimes)})) as (process, listens):
         far = replace(qo, environ={"QO_DISPATCHER_URL": listens["url"]})
+        (reports,) = (each for each in far.json("runtime", "list") if each["name"] == "reports")
+        assert [(each["name"], each["weight"]) for each in reports["queues"]] == [("reports", 1), ("slow", 2)]
+        (qo.cwd / "yearly.yaml").write_text(YEARLY)
+        far.ok("dag", "diff", "yearly.yaml", "--no-code")  # By the runtimes of the dispatcher.
+        assert "there is no runtime 'reports'" in qo.here("dag", "diff", "yearly.yaml", "--no-code").err
         assert [each["name"] for each in far.json("dag", "list")] == ["shop"]  # With the token it keeps here.
         reader = far.json("token", "create", "bob")["token"]
         other = replace(far, environ={**far.environ, "QO_TOKEN": reader})

@@ -52,7 +52,7 @@ def validate(session: Session, target: Target, code: Code = False) -> None:
     For a file, also checks that the modules and functions of its jobs exist. With --code, also checks that the
     fingerprint of the code of each can be computed.
     """
-    whole = load_whole(session, target, code=code)
+    whole = load_whole(session, target, code=code, offline=True)
     pipeline = whole.dag
     with require_extra():
         from qo.pipeline.code import functions
@@ -247,12 +247,15 @@ def schema(session: Session) -> None:
     session.output.document(pipeline_schema())
 
 
-def load_whole(session: Session, target: str, *, code: bool) -> DeployableDefinition:
-    """Load the pipeline with its code, as it would be deployed; prints the warnings."""
+def load_whole(session: Session, target: str, *, code: bool, offline: bool = False) -> DeployableDefinition:
+    """Load the pipeline with its code, as it would be deployed; prints the warnings.
+
+    ``offline``: the runtimes are those of the settings here, and no dispatcher is asked for its own.
+    """
     with require_extra():
+        from qo.cli.pipelines.runtime import find_registry
         from qo.pipeline import loading
-        from qo.pipeline.registry import configured_registry
-    registry = configured_registry(session.settings().runtimes)
+    registry = find_registry(session, offline=offline)
     whole = loading.load_for_deploy(target, code=code, registry=registry)
     for each in whole.warnings:
         session.output.note(each)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from qo.cli.invocation import Session, command, new_app, new_group
 from qo.cli.pipelines.dispatcher_client import ask
 from qo.core.durations import format_duration
+from qo.errors import NotFound
+
+if TYPE_CHECKING:
+    from qo.pipeline.registry import Registry
 
 app = new_app()
 runtime = new_group(app, "runtime", "List the runtimes of pipelines, their queues and their limits.")
@@ -50,3 +55,34 @@ def _describe_limits(runtime: dict[str, Any]) -> str:
     limits += [f"{each['name']} {each['max_in_flight']}" for each in runtime["queues"] if each["max_in_flight"]]
     limits += [f"{operator} {most}" for operator, most in runtime["operator_limits"].items()]
     return ", ".join(limits) or "any"
+
+
+def find_registry(session: Session, *, offline: bool = False) -> Registry:
+    """Return the runtimes that a pipeline may name: those of the settings or, if these name none, of the dispatcher."""
+    from qo.config.settings import DEFAULT as DEFAULT_ORIGIN
+    from qo.pipeline.registry import configured_registry
+
+    settings = session.settings()
+    if offline or settings.dispatcher.url is None or settings.origin("runtimes") != DEFAULT_ORIGIN:
+        return configured_registry(settings.runtimes)
+    try:
+        return registry_of_answer(ask(session, lambda client: client.get("/v1/runtimes"))["runtimes"])
+    except NotFound:  # An earlier dispatcher, which has only what is built in.
+        return configured_registry(())
+
+
+def registry_of_answer(runtimes: Iterable[Mapping[str, Any]]) -> Registry:
+    """Return the registry of a dispatcher, as far as it decides what a pipeline may name."""
+    from qo.config.runtimes import RuntimeSettings
+    from qo.pipeline.registry import DEFAULT, Launcher, configured_registry
+
+    return configured_registry(
+        RuntimeSettings(
+            name=each["name"],
+            kind=None if each["name"] in DEFAULT.runtimes else each["kind"],
+            queues=tuple(f"{queue['name']}={queue['weight']}" for queue in each["queues"])
+            if each["launcher"] == Launcher.QUEUE
+            else (),
+        )
+        for each in runtimes
+    )
