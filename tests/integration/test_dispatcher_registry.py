@@ -167,3 +167,17 @@ def test_the_api_shows_what_a_runtime_needs(state: State) -> None:
         2.0,
     )
     assert [(each.name, each.weight) for each in python.queues] == [("python", 3), ("slow", 1)]
+
+
+def test_two_dispatchers_share_a_limit_of_a_runtime_over_its_queues(state: State) -> None:
+    if state.engine.dialect.name == "sqlite":
+        return  # A writer is alone there.
+    registry = with_tables("python", "slow", max_in_flight=1)
+    deploy_with(state, registry)
+    add_tasks(state, live(loaded(state), "shop.quick"), [1])
+    with state.write() as tx:
+        assert len(release.release(tx, Limits(caps=caps_of(registry)), 10, registry)) == 1
+        add_tasks(state, live(loaded(state), "shop.yearly"), [1])
+        assert run_release(state, registry) == 0, "another dispatcher is using up the limit"
+    assert run_release(state, registry) == 0
+    assert len(queues_of(state, schema.outbox)) == 1

@@ -120,7 +120,8 @@ def _limit_names(live: Topology, limits: Limits, edition: str) -> set[str]:
         names.add(f"operator:{job.job.operator}")
     if job.logical_id in concurrency_limits(live):
         names.add(f"job:{job.logical_id}")
-    return names
+    # Limits of a runtime count over its queues.
+    return names | {f"cap:{cap.what}" for cap in limits.caps if cap.covers(job.queue, job.job.operator)}
 
 
 def _decide(tx: Tx, live: Topology, limits: Limits, limit: int, registry: Registry) -> Grants:
