@@ -193,7 +193,7 @@ def test_every_setting_of_worker_and_monitor_reaches_them(memory_store: MemorySt
         control_s=11, limits=(("t", "2"),), packages=PackageDrift.REFUSE, http="off",
         shard_leasing=ShardLeasingSettings(enabled=True),
         queue=("high=1",), load_shed=False, buffer=9, concurrency_limit=10, rate_limit="1/2", producer_buffer=11,
-        result_buffer=12, push_address="worker.example:8090",
+        result_buffer=12, push_address="worker.example:8090", idle_timeout="5m", run_log_bytes=13,
     )  # fmt: skip
     monitor = MonitorSettings(
         check_interval_s=1, worker_health_threshold_s=2, sweep_interval_s=3, sweep_page_size=4, http="127.0.0.1:0"

@@ -31,7 +31,7 @@ GROUPS = {
         "dag": ("pipelines.dag", "Deploy pipelines, and choose which version is active."),
         "plan": ("pipelines.planning", "Show what deploying a pipeline would rebuild."),
         "emit": ("pipelines.emit", "Announce new data of a source."),
-        "run": ("pipelines.run", "List, show, cancel and replay tasks of pipelines; read their logs."),
+        "run": ("pipelines.run", "List, show, cancel and replay tasks of pipelines; show logs."),
         "why": ("pipelines.why", "Explain why data is there, or why it is missing."),
         "dataset": ("pipelines.dataset", "Show the data that pipelines have made, and remove it."),
         "quality": ("pipelines.quality", "Show the results of data checks, and rejected outputs."),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from qo.api.public_client import UserClient
 
 app = new_app()
-run = new_group(app, "run", "List, show, cancel and replay tasks of pipelines; read their logs.")
+run = new_group(app, "run", "List, show, cancel and replay tasks of pipelines; show logs.")
 
 TaskId = Annotated[str, typer.Argument(metavar="TASK", help="The task's id.")]
 TaskIds = Annotated[list[str], typer.Argument(metavar="TASK...", help="The ids of the tasks.")]
