@@ -28,9 +28,9 @@ PEERS = {
 }
 WHEN = {
     "huey": "Pick huey for many tiny tasks on one machine if a power cut may lose the latest ones: without flushing "
-    "to the disk it is several times as fast. With the same durability as qo it is about as fast.",
+    "to the disk it is several times as fast. With the same durability, two workers of qo are nearly twice as fast.",
     "dramatiq": "Pick Dramatiq if you run Redis or RabbitMQ anyway, tasks are tiny plain functions, and throughput "
-    "matters most: its processes use two cores better than one process of qo does. Tasks that it had fetched "
+    "matters on a single process: it is faster than one process of qo, and slower than two. Tasks that it had fetched "
     "when it was killed run late (see `late_after_kill9_dramatiq`), and a Redis without persistence loses all "
     "tasks in a restart.",
     "dagster": "Pick Dagster for one process that computes everything in one run, if you need its catalogue of assets "
