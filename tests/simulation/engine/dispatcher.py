@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -100,12 +101,12 @@ def _postgres(server: PostgresServer) -> Iterator[str]:
 def _live(world: World, steps: int) -> None:
     staged(world.truth, SHOP)
     staged(world.truth, OTHER)
-    woken: set[tuple[str, int]] = set()
+    released: set[tuple[str, datetime]] = set()
     told = ""
     for step in range(steps):
         _act(world, step)
         if world.check():
-            _rebuilds_read_what_is_complete(world, woken)
+            _rebuilds_read_what_is_complete(world, released)
             told = world.told()
         world.faults.trace.say(f"{step} {world.now} {told}")
     world.begin("end")
@@ -206,10 +207,10 @@ def _everything_arrived(world: World) -> None:
     world.emit("shop", "ticks", "last-tick", [EventBody(output=0, cursor=12)])
 
 
-def _rebuilds_read_what_is_complete(world: World, woken: set[tuple[str, int]]) -> None:
-    """No task of a version that does not serve was woken in this step while something it reads beside was not made.
+def _rebuilds_read_what_is_complete(world: World, released: set[tuple[str, datetime]]) -> None:
+    """No task of a version that does not serve was released in this step while something it reads beside was not made.
 
-    ``woken``: the wake-ups of all steps before.
+    ``released``: the releases of all steps before. A wake-up that the sweeper sends again is none.
     """
     topology, tasks = loaded(world.truth), schema.tasks
     with world.truth.read() as tx:
@@ -219,15 +220,15 @@ def _rebuilds_read_what_is_complete(world: World, woken: set[tuple[str, int]]) -
             )
         )
         for row in summaries:
-            if (row["id"], row["wakes"]) in woken:
+            if (row["id"], row["released_at"]) in released:
                 continue
-            woken.add((row["id"], row["wakes"]))
+            released.add((row["id"], row["released_at"]))
             found = topology.jobs.get(row["edition_id"])
             if found is not None and found.status != "active":
                 open_ = tasks.c.status.in_(["pending", "running"])
                 before = tasks.c.edition_id.in_(_upstream_of_daily(topology, found))
                 left = tx.all(sa.select(tasks.c.job, tasks.c.status).where(before, open_))
-                assert left == [], f"seed {world.seed}: a summary was woken before {left} were made"
+                assert left == [], f"seed {world.seed}: a summary was released before {left} were made"
 
 
 def _upstream_of_daily(topology: Topology, reader: LiveJob) -> set[str]:
