@@ -278,6 +278,16 @@ def test_dispatchers_that_release_to_different_queues_do_not_wait_for_each_other
     assert len(released(state)) == 2
 
 
+def test_the_limits_of_thousands_of_jobs_are_locked_by_few_locks(state: State) -> None:
+    """One lock for each would be more than an answer has columns for, and in the end more than the database has room
+    for."""
+    names = {f"edition-{n}": {"queue:spark", f"job:shop.{n}"} for n in range(5_000)}
+    with state.write() as tx:
+        assert release.lock_names(tx, names) == names.keys()
+        held = tx.connection.exec_driver_sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").scalar()
+    assert held == release.LOCKS_MAX
+
+
 def test_columns_that_two_add_at_once_are_all_kept(state: State, threads: Threads) -> None:
     clean = live(
         deployed(state, dag("shop", source("orders"), job("clean", reads="orders", drift="add"))), "shop.clean"

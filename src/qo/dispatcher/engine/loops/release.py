@@ -6,6 +6,7 @@ may not pass stays withheld, and ``holds`` has the reason.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import sqlalchemy as sa
@@ -42,6 +43,8 @@ _RELEASED = Prepared(
     .values(released_at=sa.bindparam("now"), wakes=tasks.c.wakes + 1)
     .returning(tasks.c.id, tasks.c.edition_id, tasks.c.attempt, tasks.c.wakes, tasks.c.queue)
 )
+# Limits share locks beyond that: PostgreSQL has room for a few thousand locks of all transactions together.
+LOCKS_MAX = 256
 # A task that was created before the registry, or the queue of its job, changed.
 _MOVED = sa.update(tasks).where(tasks.c.id.in_(sa.bindparam("ids", expanding=True)))
 _HOLDS = Prepared(sa.select(holds.c.edition_id, holds.c.reason))
@@ -101,24 +104,34 @@ def _lock_limits(tx: Tx, live: Topology, limits: Limits) -> set[str] | None:
     """
     if not tx.on_postgres:
         return None
-    names = {each: _limit_names(live, limits, each) for each in _due_editions(tx)}
-    all_names = {name for of_edition in names.values() for name in of_edition}
-    obtained = advisory_locks.try_names(tx, "release", all_names)
+    logical = concurrency_limits(live).keys()
+    return lock_names(tx, {each: _limit_names(live, limits, logical, each) for each in _due_editions(tx)})
+
+
+def lock_names(tx: Tx, names: Mapping[str, Collection[str]]) -> set[str]:
+    """Lock the limits with these names, by edition, and return the editions of which all were obtained."""
+    locks = {edition: set(map(_lock_of, of_edition)) for edition, of_edition in names.items()}
+    all_locks = set[str]().union(*locks.values())
+    obtained = advisory_locks.try_names(tx, "release", all_locks)
     if not obtained:
-        advisory_locks.lock_names(tx, "release", all_names)  # Somebody is at it: go on when they are done.
-        obtained = all_names
-    return {edition for edition, of_edition in names.items() if of_edition <= obtained}
+        advisory_locks.lock_names(tx, "release", all_locks)  # Somebody is at it: go on when they are done.
+        obtained = all_locks
+    return {edition for edition, of_edition in locks.items() if of_edition <= obtained}
 
 
-def _limit_names(live: Topology, limits: Limits, edition: str) -> set[str]:
-    """Return the names of the limits that count for an edition."""
+def _lock_of(name: str) -> str:
+    return str(zlib.crc32(name.encode()) % LOCKS_MAX)
+
+
+def _limit_names(live: Topology, limits: Limits, logical: Collection[str], edition: str) -> set[str]:
+    """Return the names of the limits that count for an edition. ``logical``: jobs with a limit of their own."""
     job = live.jobs.get(edition)
     if job is None:
         return set()
     names = {f"queue:{job.queue}"}
     if job.job.operator in limits.operators:
         names.add(f"operator:{job.job.operator}")
-    if job.logical_id in concurrency_limits(live):
+    if job.logical_id in logical:
         names.add(f"job:{job.logical_id}")
     # Limits of a runtime count over its queues.
     return names | {f"cap:{cap.what}" for cap in limits.caps if cap.covers(job.queue, job.job.operator)}
