@@ -155,3 +155,17 @@ def test_an_order_reaches_a_stopped_process_when_it_goes_on_and_a_dead_one_never
         return list(came)
 
     assert machines.run(main()) == [("stopped", 5.0)]
+
+
+async def _spin() -> None:
+    while True:
+        await asyncio.sleep(0)
+
+
+def test_a_process_that_asks_again_without_waiting_fails_the_run() -> None:
+    async def world() -> None:
+        machines.machines().spawn("w", _spin())
+        await asyncio.sleep(SECONDS)
+
+    with pytest.raises(AssertionError, match="without time going by"):
+        machines.run(world())

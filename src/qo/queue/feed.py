@@ -78,7 +78,7 @@ class Feed:
         self.looks = 0  # How often the store was listed, and when last.
         self.depth = 0  # How many candidates that listing returned.
         self.looked_at = self._monotonic()
-        self.fruitful_at = float("-inf")  # When a listing last returned a candidate.
+        self._listing_was_fruitful = False  # Whether the last listing returned a candidate.
         self._round_is_empty = False  # The current round of the scan has found nothing so far.
         self._listing_is_empty = False  # The last listing covered everything, and found nothing.
         self._deferred_max = DEFERRED_MAX
@@ -222,7 +222,7 @@ class Feed:
         """Whether there is a reason to list the index, whatever the board says."""
         return (
             self._owes_look
-            or self.fruitful_at >= self.looked_at  # Where there was something, there may be more.
+            or self._listing_was_fruitful  # Where there was something, there may be more.
             or self._listing_has_withheld  # There may be room for it now.
             or notices.has_backlog
             or self._monotonic() - self.looked_at >= self._fallback_look_s
@@ -243,9 +243,8 @@ class Feed:
             self._notices.has_backlog = False
         self.depth = len(self._candidates)
         self._listed_at = self._monotonic()
-        if self._candidates:
-            self.fruitful_at = self._listed_at
-        elif self._withheld:
+        self._listing_was_fruitful = bool(self._candidates)
+        if not self._candidates and self._withheld:
             # Pages full of tasks without room. Those that were read are deferred; listing all the others again and
             # again would cost more than it brings.
             pages = self._withheld / self._page_size

@@ -17,6 +17,7 @@ from qo.testing import virtual
 
 T = TypeVar("T")
 
+TURNS_MAX = 20_000  # Of the loop at one moment. Whatever takes more asks again and again without waiting.
 PROCESS: contextvars.ContextVar[str] = contextvars.ContextVar("PROCESS", default="")
 
 
@@ -49,6 +50,7 @@ class Machines(virtual.VirtualLoop):
         self.set_task_factory(self._task)
         self.after_step: Callable[[], None] | None = None
         self._resumed_at: dict[str, float] = {}  # When each process last went on.
+        self._turns = 0  # Of the loop since time last went by.
         self.over = False  # Then nothing of a process reaches anybody, and none is stopped any more.
         self.refusal: asyncio.Future[None] = self.create_future()  # Fails when something happens that cannot.
         self._halted: dict[str, list[asyncio.Handle]] = {}
@@ -167,7 +169,13 @@ class Machines(virtual.VirtualLoop):
         if not ready and not self._stopping:
             if not scheduled:
                 raise RuntimeError("every task waits for something that no task or timer will bring about")
-            clock.elapsed_s += max(0.0, scheduled[0]._when - clock.elapsed_s)
+            wait_s = scheduled[0]._when - clock.elapsed_s
+            if wait_s > 0.0:
+                clock.elapsed_s += wait_s
+                self._turns = 0
+        self._turns += 1
+        if self._turns == TURNS_MAX:
+            self.refuse(f"{self.time():.3f}: {TURNS_MAX:,} turns of the loop without time going by")
         end = clock.elapsed_s + self._clock_resolution
         while scheduled and scheduled[0]._when < end:
             timer = heapq.heappop(scheduled)
