@@ -160,7 +160,8 @@ class Mailbox:
         rest_s = pace.rest_s(self._queue.ambient.unit())
         if pace.current_s == longest_s and (turn_s := self._feed.until_turn_s()) is not None:
             rest_s = turn_s
-        rest_s = min(rest_s, self._feed.next_due_s())
+        if not failed:  # A store that does not answer is not asked sooner because something is due.
+            rest_s = min(rest_s, self._feed.next_due_s())
         if self._missed and first and not failed:
             rest_s = self._config.dequeue_backoff_s  # Other workers claim here too: what they leave is soon found.
         self._missed = False
