@@ -70,11 +70,14 @@ def postgres_server() -> Iterator[PostgresServer]:
     """A real PostgreSQL, one for the whole run."""
     from tempfile import TemporaryDirectory
 
-    from support.servers.postgres import start_postgres
+    from support.servers.postgres import memory_directory, start_postgres
 
     # Not below pytest's own directory: the next session to start closes that to other users, and root's server is one.
-    with TemporaryDirectory(prefix="qo-postgres-") as directory:
-        server = start_postgres(Path(directory))
+    with (
+        TemporaryDirectory(prefix="qo-postgres-") as directory,
+        TemporaryDirectory(prefix="qo-postgres-", dir=memory_directory()) as data,
+    ):
+        server = start_postgres(Path(directory), data=Path(data) / "data")
         yield server
         server.stop()
 
