@@ -112,9 +112,9 @@ class LimitedWorld(World):
     def check_step(self) -> None:
         """After every step of the loop."""
         shares = self.ledger.valid_shares()
-        for name, count in self.running.items():
-            if machines().stopped(name) or (count and name not in shares):
-                self.excused.add(name)
+        # Also one that runs nothing yet: it may have been stopped in the middle of a claim.
+        self.excused |= machines().halted
+        self.excused |= {name for name, count in self.running.items() if count and name not in shares}
         counted = {
             name: count
             for name, count in self.running.items()

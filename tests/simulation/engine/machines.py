@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Set
 from itertools import count
 from typing import Any, TypeVar
 
@@ -123,6 +123,11 @@ class Machines(virtual.VirtualLoop):
     def stopped(self, name: str) -> bool:
         """Whether it stands still, or did so a moment ago and has not had its turn since."""
         return name in self._halted or self._resumed_at.get(name) == self.time()
+
+    @property
+    def halted(self) -> Set[str]:
+        """The processes that stand still."""
+        return self._halted.keys()
 
     def pause(self, name: str, for_s: float) -> None:
         if name not in self._halted and not self.over:
