@@ -22,7 +22,7 @@ FOUND  := command -v chromium || command -v chromium-browser || command -v googl
 # Every process would read and rewrite all test modules by itself.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup ui browser code page lint audit check test stable demo demo-queue bench prove newest chaos soak format clean
+.PHONY: help setup ui browser collect code page lint audit check test stable demo demo-queue bench prove newest chaos soak format clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,6 +47,10 @@ browser: # For the tests of the dashboard. Where it cannot be had, they are skip
 	    { $$APT || { apt-get update -qq && $$APT; }; }; } >/dev/null 2>&1 || true
 	@{ $(FOUND); } >/dev/null || echo "There is no browser: tests of the dashboard are skipped. Install Chromium (on" \
 	  "Debian and Ubuntu: apt-get install --no-install-recommends chromium, on a Mac: brew install chromium)."
+
+collect: setup # Modules of tests are rewritten once, not by each of the processes that start together.
+	@ls tests/unit/__pycache__/*-pytest-*.pyc >/dev/null 2>&1 || \
+	  $(BIN)/python -m pytest --collect-only -q >/dev/null 2>&1 || true # The tests show what cannot be collected.
 
 code: setup
 	@$(BIN)/ruff format --check --quiet .

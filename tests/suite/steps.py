@@ -21,7 +21,7 @@ def list_steps(shuffle: int | None) -> list[Step]:
     """In this order. Spark by itself: a JVM that starts takes the time that others' leases run."""
     order = order_options(shuffle)
     return [
-        Step("setup", ("make", "--no-print-directory", "-j", "2", "-O", "ui", "browser")),
+        Step("setup", ("make", "--no-print-directory", "-j", "2", "-O", "ui", "browser", "collect")),
         Step("lint", ("make", "--no-print-directory", "lint"), in_background=True),
         Step(
             "tests",
