@@ -374,9 +374,15 @@ def test_a_dataset_of_this_pipeline_can_be_read_by_its_name():
         ({"raw": {"from": {"job": "orders"}, "storage": "s3"}}, "publishing only gives an output a name"),
         ({"raw": {"from": {"job": "orders"}, "write_mode": "direct"}}, "publishing only gives an output a name"),
         ({"raw": {"from": {"job": "orders"}, "schema": {}}}, "publishing only gives an output a name"),
+        ({"raw": {"from": {"job": "orders"}, "to": "mysql"}}, "postgres"),
+        ({"raw": {"from": {"job": "orders"}, "table": "raw"}}, "'table' of 'raw' is for datasets that are copied"),
+        ({"raw": {"from": {"job": "orders"}, "to": "postgres", "table": "a.1b"}}, "'1b' is no name of a table"),
+        ({"raw": {"from": {"job": "orders"}, "to": "postgres", "table": "a-b"}}, "a table, or schema.table"),
+        ({"raw": {"from": {"job": "orders"}, "to": "postgres", "table": "qo.raw"}}, "'qo' is reserved"),
+        ({"r" * 64: {"from": {"job": "orders"}, "to": "postgres"}}, "at most 63"),
     ],
 )
-def test_a_publication_names_an_output_and_nothing_else(publish: dict[str, Any], message: str):
+def test_a_publication_names_an_output_and_a_table_that_can_be(publish: dict[str, Any], message: str):
     assert message in only(refused(document(SOURCE, publish=publish)))
 
 
@@ -479,3 +485,9 @@ def test_a_job_that_waits_for_partitions_is_not_fed_by_a_schedule():
     assert "write 'execution_strategy: PerUpdate'" in message
     beside = {**JOB, "inputs": [{"from": {"job": "days"}}, {"from": {"job": "orders"}, "trigger": False}]}
     assert accepted(nightly, {**SOURCE, "name": "days"}, beside)
+
+
+def test_two_datasets_cannot_share_the_table_of_a_sink():
+    sink = {"from": {"job": "orders"}, "to": "postgres", "table": "shop.all"}
+    message = only(refused(document(SOURCE, publish={"one": sink, "two": sink})))
+    assert "'one' is copied to the table shop.all of 'data' already" in message

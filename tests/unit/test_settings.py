@@ -84,6 +84,12 @@ OTHER: dict[str, tuple[str, str, Any]] = {
         (("send.mail", (("keep_failed", 7_776_000.0),)), ("load", (("keep_completed", None),))),
     ),
     "dispatcher.pressure.queues": ("spark=9/60", '{spark = "9/60"}', (("spark", "9/60"),)),
+    "sink.databases": (
+        "data=postgresql://qo@db/data",
+        '{data = "postgresql://qo@db/data"}',
+        (("data", "postgresql://qo@db/data"),),
+    ),
+    "sink.poll_ms": ("50", "50", 50),
     "worker.limits": ("a=1, b=5/m", '{"a" = "1", "b" = "5/m"}', (("a", "1"), ("b", "5/m"))),
     "worker.idle_timeout": ("5m", '"5m"', "5m"),
     "runtimes": (

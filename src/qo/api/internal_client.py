@@ -13,6 +13,7 @@ import httpx
 from qo.ambient import SYSTEM, Ambient
 from qo.api.async_transport import AiohttpTransport
 from qo.api.contract.credential import CredentialsAnswer, CredentialsRequest
+from qo.api.contract.sink import SinkReport, SinksAnswer, SinkStep
 from qo.api.contract.source import EmitAnswer, EmitRequest, MemoryRequest, SourcesAnswer
 from qo.api.contract.task import (
     Claimed,
@@ -99,6 +100,17 @@ class DispatcherClient(ClientBase):
         """Store what a watcher has seen so far, or why it fails; ``sources`` returns it."""
         path, body = f"/internal/sources/{edition_id}/memory", MemoryRequest(memory=memory, error=error)
         await self._client.send("PUT", path, token=self._worker_token, body=body)
+
+    async def sinks(self) -> SinksAnswer:
+        return parse(await self._client.send("GET", "/internal/sinks", token=self._worker_token), SinksAnswer)
+
+    async def sink_step(self, name: str, generation_id: str, after: int) -> SinkStep:
+        path, params = f"/internal/sinks/{name}/step", {"generation_id": generation_id, "after": after}
+        return parse(await self._client.send("GET", path, token=self._worker_token, params=params), SinkStep)
+
+    async def report_sink(self, name: str, report: SinkReport) -> None:
+        """Store how far a sink is, for people to see."""
+        await self._client.send("PUT", f"/internal/sinks/{name}/state", token=self._worker_token, body=report)
 
     async def emit(self, dag: str, job: str, request: EmitRequest) -> EmitAnswer:
         path = f"/internal/sources/{dag}/{job}/events"

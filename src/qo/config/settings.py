@@ -22,6 +22,7 @@ from qo.config.retention import RetentionSettings
 from qo.config.runtimes import RUNTIMES, RuntimeTables
 from qo.config.serve import ServeSettings
 from qo.config.setting import PAGE, Setting, setting
+from qo.config.sink import SinkSettings
 from qo.config.spark import SparkSettings
 from qo.config.ui import UiSettings
 from qo.config.worker import WorkerSettings
@@ -167,6 +168,7 @@ class Settings:
     dispatcher: DispatcherSettings = DispatcherSettings()  # noqa: RUF009 - an immutable value, made once.
     push: PushSettings = PushSettings()  # noqa: RUF009 - an immutable value, made once.
     serve: ServeSettings = ServeSettings()  # noqa: RUF009 - an immutable value, made once.
+    sink: SinkSettings = SinkSettings()  # noqa: RUF009 - an immutable value, made once.
     spark: SparkSettings = SparkSettings()  # noqa: RUF009 - an immutable value, made once.
     ui: UiSettings = UiSettings()  # noqa: RUF009 - an immutable value, made once.
     origins: Mapping[str, str] = field(

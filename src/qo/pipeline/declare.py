@@ -154,13 +154,26 @@ class Pipeline:
         """Return a published dataset of any pipeline as an input."""
         return _make_input({"dataset": dataset}, name, where, trigger, refresh)
 
-    def publish(self, name: str, job: Job, *, output: int = 0) -> None:
-        """Give an output a name under which other pipelines read it."""
+    def publish(
+        self,
+        name: str,
+        job: Job,
+        *,
+        output: int = 0,
+        to: str | None = None,
+        table: str | None = None,
+        database: str | None = None,
+    ) -> None:
+        """Give an output a name under which other pipelines read it.
+
+        ``to="postgres"``: also keep a table of a database up with it; see ``table`` and ``database`` of the file.
+        """
         spot = _spot_of_caller(inspect.currentframe())
         if name in self._publish:
             hint = "publish it under another name"
             self._problems.append(Problem(spot.file, spot.line, 1, f"{name!r} is published twice", hint))
-        self._publish[name] = {"from": {"job": self._name(job), "output": output}}
+        sink = _drop_none(to=to, table=table, database=database)
+        self._publish[name] = {"from": {"job": self._name(job), "output": output}, **sink}
         self._spot.parts["publish"].parts[name] = spot
 
     def document(

@@ -13,6 +13,7 @@ from qo.core.pipeline.dag import (
     BackpressureMode,
     Join,
     Refresh,
+    SinkKind,
     SourceKind,
     Strategy,
     UpdateStrategy,
@@ -20,7 +21,7 @@ from qo.core.pipeline.dag import (
 from qo.core.pipeline.expectation import KINDS, Severity
 from qo.pipeline.kinds import Anything, Field, Filter, Flag, Items, Record, Scalar, Table, Text, Whole, choice
 from qo.pipeline.sources import all_source_fields
-from qo.pipeline.texts import AGE, BUNDLE, COLUMN, LINE, LOGICAL, NAME, QUEUE, SPAN
+from qo.pipeline.texts import AGE, BUNDLE, COLUMN, LINE, LOGICAL, NAME, QUEUE, SPAN, TABLE
 
 JOBS_MAX = 5_000
 OUTPUTS_MAX = 1_000
@@ -320,7 +321,16 @@ _METADATA_ONLY = (
 PUBLISH = Record(
     "publication",
     "The output of a job that gets a name.",
-    (Field("from", OUTPUT, "Which one.", required=True),),
+    (
+        Field("from", OUTPUT, "Which one.", required=True),
+        Field(
+            "to",
+            choice(SinkKind),
+            "Where it is copied to besides, and kept up with each commit. postgres: a table in a PostgreSQL database.",
+        ),
+        Field("table", TABLE, "to: the table. Unset: the name under which it is published."),
+        Field("database", QUEUE, "to: the database, by its name in the settings [sink.databases]. Unset: data."),
+    ),
     removed=(("storage", _METADATA_ONLY), ("write_mode", _METADATA_ONLY), ("schema", _METADATA_ONLY)),
 )
 

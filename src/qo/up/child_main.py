@@ -1,4 +1,4 @@
-"""The main program of a child process: dispatcher, scheduler, dashboard, or the worker of a runtime.
+"""The main program of a child process: dispatcher, scheduler, sink, dashboard, or the worker of a runtime.
 
     python -m qo.up.child_main ROLE LIFELINE OPTIONS
 
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 Send = Callable[[dict[str, Any]], None]
 
 DASHBOARD = "dashboard"
+SINK = "sink"
 WORKER = "worker:"  # The prefix of a worker's role, before the name of its runtime.
 SPARK_UI = "spark_ui"  # The field of a worker's message that has the address of Spark's UI.
 ERROR_MAX = 8_000  # Characters of an error: escaped in any way, they fit into a line that the parent can read.
@@ -76,6 +77,8 @@ async def _run(role: str, settings: Settings, send: Send) -> None:
         await _dispatcher(settings, send)
     elif role == "scheduler":
         await _scheduler(settings)
+    elif role == SINK:
+        await _sink(settings)
     elif role == DASHBOARD:
         await _dashboard(settings, send)
     else:
@@ -102,6 +105,22 @@ async def _scheduler(settings: Settings) -> None:
     token = worker_tokens(settings.dispatcher)[-1]
     async with DispatcherClient(internal_url(settings.dispatcher), token) as client:
         await run_scheduler(RemoteEmitter(client), stop, settings)
+
+
+async def _sink(settings: Settings) -> None:
+    from qo.api.internal_client import DispatcherClient, internal_url
+    from qo.dispatcher.auth.local_tokens import worker_tokens
+    from qo.sink.service import open_follower
+    from qo.worker.shutdown import stop_on_signals
+
+    stop = asyncio.Event()
+    stop_on_signals(stop)
+    token = worker_tokens(settings.dispatcher)[-1]
+    async with (
+        DispatcherClient(internal_url(settings.dispatcher), token) as client,
+        open_follower(client, settings) as follower,
+    ):
+        await follower.run(stop)
 
 
 async def _dashboard(settings: Settings, send: Send) -> None:

@@ -26,7 +26,7 @@ from qo.pipeline.registry import SPARK, Launcher, configured_registry
 from qo.pipeline.sources import SOURCES
 from qo.store import private
 from qo.store.secret_files import read_secret
-from qo.up.child_main import DASHBOARD, SPARK_UI, WORKER
+from qo.up.child_main import DASHBOARD, SINK, SPARK_UI, WORKER
 from qo.up.pipeline_progress import Survey
 from qo.up.process_group import ChildProcess
 from qo.up.targets import Pipeline, import_path
@@ -81,6 +81,7 @@ class Installation:
         self._required = {
             DISPATCHER,
             SCHEDULER,
+            SINK,
             *(f"{WORKER}{name}" for each in pipelines for name in each.runtimes),
         }
         self.logs = logs
@@ -158,6 +159,8 @@ class Installation:
         Returns a sentence for each process that was started for pipelines that others deployed.
         """
         started: list[str] = []
+        if any(publish.to is not None for each in self._pipelines for publish in each.dag.publish.values()):
+            self._ensure(SINK)
         for version in survey.versions:
             for job in version.jobs:
                 role = None

@@ -107,12 +107,21 @@ export interface StaleCount {
   at_least: boolean;
 }
 
+/** A table outside that follows the dataset, and how far it is. */
+export interface SinkState {
+  name: string;
+  is_current: boolean;
+  error: string | null;
+  text: string;
+}
+
 export interface DatasetShown {
   dataset: DatasetLine;
   generations: Generation[];
   readers: string[];
   events: Record<string, number>;
   stale?: StaleCount | null;
+  sinks?: SinkState[];
 }
 
 export interface Partition {

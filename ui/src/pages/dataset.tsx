@@ -98,6 +98,11 @@ function One({
       <Shown live={live} what="the dataset">
         {(looked) => (
           <>
+            {looked.shown.sinks?.map((each) => (
+              <div class={each.error ? "said warn" : "said"} key={each.name}>
+                {each.text}
+              </div>
+            ))}
             <Generations name={name} shown={looked.shown} chosen={generation} />
             <Panel
               title={staleTitle(looked.partitions.length, looked.more, generation ? null : looked.shown.stale)}

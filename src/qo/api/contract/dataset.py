@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from qo.api.contract.body import Answer
+from qo.api.contract.sink import SinkState
 from qo.api.contract.task import InputMode
 
 
@@ -61,6 +62,7 @@ class DatasetAnswer(Answer):
     readers: list[str] = []  # Jobs of live versions that read it, as dag.job.
     events: dict[str, int] = {}  # By state.
     stale: StaleCount | None = None  # Of the current generation; None: there is none.
+    sinks: list[SinkState] = []  # Tables outside that follow it, and how far they are.
 
 
 class PartitionAnswer(Answer):

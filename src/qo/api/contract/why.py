@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from qo.api.contract.body import Answer
 from qo.api.contract.dataset import StaleInput
+from qo.api.contract.sink import SinkState
 
 
 class Verdict(StrEnum):
@@ -52,4 +53,5 @@ class WhyAnswer(Answer):
     do: str | None = None  # What to do about it.
     stale: bool = False  # It exists, but was built from inputs that have changed since.
     stale_inputs: list[StaleInput] = []  # The inputs that have changed.
+    sinks: list[SinkState] = []  # Tables outside that follow the dataset, and how far they are.
     lines: list[str] = []  # The same as lines to print.

@@ -66,6 +66,7 @@ def show(session: Session, name: Name) -> None:
             "read by": ", ".join(answer["readers"]),
             "events": ", ".join(f"{count:,} {state}" for state, count in sorted(answer["events"].items())),
             "stale": _stale_count(answer["stale"]),
+            **{f"sink {each['name']}": each["text"] for each in answer["sinks"]},
         }
     )
     session.output.line("")

@@ -66,6 +66,12 @@ class BackpressureMode(StrEnum):
     IGNORE = "ignore"  # It goes on.
 
 
+class SinkKind(StrEnum):
+    """Where a published dataset is copied to, besides its files."""
+
+    POSTGRES = "postgres"  # A table in a PostgreSQL database.
+
+
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     pass
 
@@ -157,6 +163,9 @@ class Defaults(_Part, frozen=True, kw_only=True):
 
 class Publish(_Part, frozen=True, kw_only=True, rename={"from_": "from"}):
     from_: From
+    to: SinkKind | None = None
+    table: str | None = None  # Of the sink, as [schema.]table; unset: the published name.
+    database: str | None = None  # Of the sink, by the name that settings give it.
 
 
 class Dag(_Part, frozen=True, kw_only=True):

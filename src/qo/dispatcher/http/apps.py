@@ -31,6 +31,7 @@ from qo.dispatcher.http import (
     run_log,
     runtime_routes,
     segments,
+    sinks,
     sources,
     starlette_routes,
     task_exchanges,
@@ -112,7 +113,7 @@ def _public_operations() -> Mapping[str, Operation]:
 @cache
 def _internal_operations() -> Mapping[str, Operation]:
     routes = Routes(INTERNAL)
-    for part in (health, workers, attempts, task_exchanges, segments):
+    for part in (health, workers, attempts, task_exchanges, segments, sinks):
         part.install(routes)
     return routes.operations
 

@@ -88,6 +88,7 @@ publications = sa.Table(
     sa.Column("name", Name, primary_key=True),
     column("dataset_id", Id, sa.ForeignKey("datasets.id"), index=True),
     column("dag", Name, index=True),
+    column("sink", Json, null=True),  # The table outside that follows it: kind, database and table.
 )
 
 generations = sa.Table(

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 
+import msgspec
 import sqlalchemy as sa
 
 from qo.core.pipeline.dag import Dag
 from qo.core.pipeline.plan import Plan, upstream
+from qo.core.pipeline.sink import find_sink
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx, batches
 from qo.errors import Refused, UsageError
@@ -53,6 +55,7 @@ def check(tx: Tx, plan: Plan) -> None:
         raise Refused(
             f"{first.name!r} is published by the DAG {first.dag!r} already: publish it under another name"
         )
+    _check_sinks(tx, plan)
     current = tx.execute(sa.select(_publications).where(_publications.c.dag == own))
     changed = {row.name for row in current if plan.published.get(row.name) != row.dataset_id}
     if not changed:
@@ -72,6 +75,24 @@ def check(tx: Tx, plan: Plan) -> None:
             f"{name!r} is read by {_join_names(jobs)}: keep publishing the same output under that name, "
             "or change its readers first"
         )
+
+
+def _check_sinks(tx: Tx, plan: Plan) -> None:
+    sinks = {name: sink for name, each in plan.dag.publish.items() if (sink := find_sink(name, each)) is not None}
+    if not sinks:
+        return
+    foreign = sa.and_(_publications.c.sink.is_not(None), _publications.c.dag != plan.dag.name)
+    owners = {
+        (row.sink["database"], row.sink["table"]): row
+        for row in tx.execute(sa.select(_publications).where(foreign))
+    }
+    for name, sink in sorted(sinks.items()):
+        owner = owners.get((sink.database, sink.table))
+        if owner is not None:
+            raise Refused(
+                f"the table {sink.table} of {sink.database!r} has the dataset {owner.name!r} of the DAG "
+                f"{owner.dag!r} already: give {name!r} another table"
+            )
 
 
 def check_loop(tx: Tx, plan: Plan) -> None:
@@ -111,7 +132,15 @@ def publish(tx: Tx, plan: Plan) -> None:
     """Replace the published names of a DAG by those of the plan."""
     tx.execute(sa.delete(_publications).where(_publications.c.dag == plan.dag.name))
     rows = [
-        {"name": name, "dataset_id": dataset, "dag": plan.dag.name} for name, dataset in plan.published.items()
+        {
+            "name": name,
+            "dataset_id": dataset,
+            "dag": plan.dag.name,
+            "sink": None
+            if (sink := find_sink(name, plan.dag.publish[name])) is None
+            else msgspec.to_builtins(sink),
+        }
+        for name, dataset in plan.published.items()
     ]
     tx.insert(_publications, rows)
 

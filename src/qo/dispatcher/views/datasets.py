@@ -33,7 +33,7 @@ from qo.dispatcher.state.datasets import (
     labels_of,
     resolve,
 )
-from qo.dispatcher.views import staleness
+from qo.dispatcher.views import sinks, staleness
 from qo.errors import UsageError
 
 GENERATIONS_MAX = 50  # Generations that are shown, newest first.
@@ -82,6 +82,7 @@ def show_dataset(tx: Tx, text: str) -> DatasetAnswer:
         readers=readers,
         events=tallies.counts(tx, ref.id).get(tallies.EVENTS, {}),
         stale=next((staleness.count_stale(tx, live, row) for row in rows if row["id"] == current), None),
+        sinks=sinks.find_states(tx, ref.id),
     )
 
 

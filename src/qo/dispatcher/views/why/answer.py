@@ -7,9 +7,11 @@ happened yet, it goes upstream to the first cause (``why.search``).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 
+from qo.api.contract.sink import SinkState
 from qo.api.contract.why import Verdict, WhyAnswer
 from qo.core.pipeline.event import NUMBER_MAX
 from qo.core.pipeline.states import EventState
@@ -17,6 +19,7 @@ from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.state import datasets, schema, topology
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.datasets import DatasetRef
+from qo.dispatcher.views import sinks
 from qo.dispatcher.views.why.findings import Finding, find_effect_job
 from qo.dispatcher.views.why.provenance import Chain
 from qo.dispatcher.views.why.search import VISITS_MAX, Question, Search
@@ -50,7 +53,8 @@ def why(tx: Tx, target: str) -> WhyAnswer:
         )
         return _answer(target, ref, Question(ref.id, ""), finding)
     question = _parse_question(tx, ref, generation, part)
-    return _answer(target, ref, question, Search(Chain(tx, topology.load(tx))).explain(question))
+    answer = _answer(target, ref, question, Search(Chain(tx, topology.load(tx))).explain(question))
+    return _with_sinks(answer, sinks.find_states(tx, ref.id))
 
 
 def _explain_effects(tx: Tx, target: str, job: LiveJob, part: str) -> WhyAnswer:
@@ -139,3 +143,9 @@ def _answer(
         stale_inputs=list(finding.stale),
         lines=lines,
     )
+
+
+def _with_sinks(answer: WhyAnswer, states: Sequence[SinkState]) -> WhyAnswer:
+    """Add how far the tables are that follow the dataset: data that is committed may not be there yet."""
+    lines = [*answer.lines, *(f"sink: {each.text}" for each in states)]
+    return answer.model_copy(update={"sinks": list(states), "lines": lines})

@@ -1,0 +1,1 @@
+"""Sinks: tables of databases outside that follow published datasets, exactly once."""
