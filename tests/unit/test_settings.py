@@ -90,6 +90,9 @@ OTHER: dict[str, tuple[str, str, Any]] = {
         (("data", "postgresql://qo@db/data"),),
     ),
     "sink.poll_ms": ("50", "50", 50),
+    "telemetry.otlp_endpoint": ("http://127.0.0.1:4318", '"http://127.0.0.1:4318"', "http://127.0.0.1:4318"),
+    "telemetry.otlp_metrics_endpoint": ("http://127.0.0.1:1/m", '"http://127.0.0.1:1/m"', "http://127.0.0.1:1/m"),
+    "telemetry.otlp_headers": ("a=b", '{a = "b"}', (("a", "b"),)),
     "worker.limits": ("a=1, b=5/m", '{"a" = "1", "b" = "5/m"}', (("a", "1"), ("b", "5/m"))),
     "worker.idle_timeout": ("5m", '"5m"', "5m"),
     "runtimes": (

@@ -24,6 +24,7 @@ from qo.config.serve import ServeSettings
 from qo.config.setting import PAGE, Setting, setting
 from qo.config.sink import SinkSettings
 from qo.config.spark import SparkSettings
+from qo.config.telemetry import TelemetrySettings
 from qo.config.ui import UiSettings
 from qo.config.worker import WorkerSettings
 from qo.core import push as push_rules
@@ -170,6 +171,7 @@ class Settings:
     serve: ServeSettings = ServeSettings()  # noqa: RUF009 - an immutable value, made once.
     sink: SinkSettings = SinkSettings()  # noqa: RUF009 - an immutable value, made once.
     spark: SparkSettings = SparkSettings()  # noqa: RUF009 - an immutable value, made once.
+    telemetry: TelemetrySettings = TelemetrySettings()  # noqa: RUF009 - an immutable value, made once.
     ui: UiSettings = UiSettings()  # noqa: RUF009 - an immutable value, made once.
     origins: Mapping[str, str] = field(
         default_factory=lambda: MappingProxyType[str, str]({}), repr=False, compare=False

@@ -38,6 +38,7 @@ from qo.dispatcher.engine.loops import (
 from qo.dispatcher.engine.metrics import Counters, Metrics
 from qo.dispatcher.engine.release_limits import limits, thresholds
 from qo.dispatcher.http.app_context import Context
+from qo.dispatcher.http.metrics import exposition
 from qo.dispatcher.http.serving import Addresses, serve
 from qo.dispatcher.outbox import publisher
 from qo.dispatcher.outbox.outbox import TakenEffect
@@ -53,6 +54,7 @@ from qo.errors import ConfigError, Unavailable
 from qo.pipeline.registry import Registry, configured_registry
 from qo.queue.connecting import connect
 from qo.store import private
+from qo.telemetry.metric_pusher import pushed_metrics
 
 log = logging.getLogger(__name__)
 
@@ -322,7 +324,10 @@ async def _run(
     running = asyncio.create_task(dispatcher.run(stopped))
     running.add_done_callback(lambda _: stopped.set())  # A dispatcher without loops must not serve.
     try:
-        await serve(context, config, stopped, started)
+        with pushed_metrics(
+            **settings.telemetry.push_options, service="qo-dispatcher", exposition=partial(exposition, context)
+        ):
+            await serve(context, config, stopped, started)
     finally:
         stopped.set()
         try:

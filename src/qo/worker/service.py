@@ -27,6 +27,7 @@ from qo.queue.monitor import Monitor, MonitorConfig
 from qo.queue.queue import Queue
 from qo.queue.roster import SILENT_BEATS
 from qo.telemetry.log_context import set_worker
+from qo.telemetry.metric_pusher import pushed_metrics
 from qo.worker.api.app import App
 from qo.worker.api.handler import Rate
 from qo.worker.config import WorkerConfig
@@ -35,7 +36,7 @@ from qo.worker.idle_watch import IdleLimit, ended_when_idle, idle_limit
 from qo.worker.layers import ServiceOptions
 from qo.worker.loop.slot_share import SharedSlotsMember
 from qo.worker.observe.depth_board import DepthBoard, DepthMetrics
-from qo.worker.observe.metrics import CONTENT_TYPE
+from qo.worker.observe.metrics import CONTENT_TYPE, Metrics
 from qo.worker.observe.stats import Stats
 from qo.worker.shutdown import Shutdown, stop_on_signals
 from qo.worker.worker import Worker
@@ -130,8 +131,15 @@ async def run_with_monitor(worker: Worker, queue: Queue, settings: Settings) -> 
     if not settings.worker.no_monitor:
         checks = Monitor(queue, monitor_config(settings), worker.stats.depths)
         monitor = asyncio.create_task(checks.run(asyncio.Event(), on_duty=lambda: worker.on_duty))
+    metrics = Metrics(worker.stats, worker.snapshot)
     try:
-        return await worker.run()
+        with pushed_metrics(
+            **settings.telemetry.push_options,
+            service="qo-worker",
+            instance=worker.snapshot().worker_id,
+            exposition=metrics.exposition,
+        ):
+            return await worker.run()
     finally:
         if monitor is not None:
             monitor.cancel()  # It can be interrupted anywhere: another monitor will do its work.
@@ -150,15 +158,22 @@ async def run_monitor(queue: Queue, settings: Settings) -> None:
     depths = DepthBoard()
     server = _serve_depth(settings.monitor.http, depths)
     restore = stop_on_signals(stopped)
+    name = f"monitor-{make_worker_id(queue)}"
     try:
-        await watch(
-            queue,
-            monitor_config(settings),
-            stopped,
-            name=f"monitor-{make_worker_id(queue)}",
-            heartbeat_s=settings.worker.heartbeat_s,
-            depths=depths,
-        )
+        with pushed_metrics(
+            **settings.telemetry.push_options,
+            service="qo-monitor",
+            instance=name,
+            exposition=DepthMetrics(depths).exposition,
+        ):
+            await watch(
+                queue,
+                monitor_config(settings),
+                stopped,
+                name=name,
+                heartbeat_s=settings.worker.heartbeat_s,
+                depths=depths,
+            )
     finally:
         restore()
         if server is not None:
