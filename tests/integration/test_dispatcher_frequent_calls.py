@@ -126,7 +126,7 @@ async def test_a_stranger_verifies_a_capability_with_the_keys_that_are_served(
     dispatcher.context.keyring.rotate(datetime.now(UTC))
     answer = await dispatcher.get("/internal/jwks/task", internal=True)
     assert answer.status_code == 200
-    assert answer.headers["cache-control"] == "max-age=60"
+    assert answer.headers["cache-control"] == "public, max-age=60"
     served_keys = answer.json()["keys"]
     assert served_keys == dispatcher.context.keyring.jwks()["keys"]
     assert len(served_keys) == 2

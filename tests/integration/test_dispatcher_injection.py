@@ -15,9 +15,11 @@ from urllib.parse import quote
 import pytest
 import sqlalchemy as sa
 
-from qo.dispatcher.sources import webhooks
+from qo.dispatcher.secrets.file_secrets import FileSecrets
+from qo.dispatcher.secrets.webhook_secrets import read_secrets
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
+from qo.errors import UsageError
 from qo.pipeline.rendering import to_yaml
 from support.dispatcher.states import clock, fresh_url, state  # noqa: F401
 from support.dispatcher.surfaces import SHOP, ZIP, Reply, Surface, surface
@@ -234,8 +236,8 @@ def test_a_webhook_cannot_say_where_data_lies(found: Surface) -> None:
 def test_the_name_of_a_secret_is_no_path(tmp_path: Path, name: str) -> None:
     (tmp_path / "worker.token").write_text("a secret that is long enough")
     (tmp_path / "below").mkdir()
-    with pytest.raises(webhooks.UsageError):
-        webhooks.read_secrets(tmp_path / "below", name)
+    with pytest.raises(UsageError):
+        read_secrets(FileSecrets(tmp_path / "below"), name)
 
 
 def test_what_callers_write_forges_no_line_of_the_log(

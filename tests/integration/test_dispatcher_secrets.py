@@ -19,8 +19,9 @@ from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.dispatcher.auth.local_tokens import LocalTokens
 from qo.dispatcher.engine.loop import FAILURES_MAX, Loop
+from qo.dispatcher.secrets.file_secrets import FileSecrets
+from qo.dispatcher.secrets.webhook_secrets import read_secrets
 from qo.dispatcher.service import Dispatcher, run_dispatcher
-from qo.dispatcher.sources import webhooks
 from qo.dispatcher.state.database import open_state
 from qo.errors import ConfigError, Unavailable
 from qo.worker.loop.cancel import CancelToken
@@ -144,12 +145,12 @@ def test_a_webhook_secret_that_others_can_read_counts_for_nothing(
     kept.write_text(f"{CANARY}\n")
     kept.chmod(0o644)
     with pytest.raises(Unavailable, match="cannot be used") as caught:
-        webhooks.read_secrets(tmp_path, "shop")
+        read_secrets(FileSecrets(tmp_path), "shop")
     assert str(tmp_path) not in str(caught.value)
     assert "chmod 600" in caplog.text
     assert CANARY not in caplog.text
     kept.chmod(0o600)
-    assert webhooks.read_secrets(tmp_path, "shop") == [CANARY.encode()]
+    assert read_secrets(FileSecrets(tmp_path), "shop") == [CANARY.encode()]
 
 
 async def test_nobody_is_told_where_the_database_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

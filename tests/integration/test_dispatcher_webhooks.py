@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from qo.api.contract.source import EmitAnswer
+from qo.dispatcher.secrets.file_secrets import FileSecrets
 from qo.dispatcher.sources import webhooks
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
@@ -41,7 +42,9 @@ def send(
     with state.write() as tx:
         stamp = int(tx.now.timestamp())
         signature = f"t={stamp},v1={webhooks.sign(secret, f'{stamp}.'.encode() + raw)}"
-        return webhooks.receive(tx, path, {"X-Qo-Signature": signature, **(headers or {})}, raw, secrets)
+        return webhooks.receive(
+            tx, path, {"X-Qo-Signature": signature, **(headers or {})}, raw, FileSecrets(secrets)
+        )
 
 
 def events(state: State) -> int:
@@ -96,7 +99,7 @@ def test_a_message_that_nobody_signed_leaves_nothing(state: State, secrets: Path
     with pytest.raises(Unauthenticated):
         send(state, secrets, body, secret=b"a wrong one")
     with pytest.raises(Unauthenticated), state.write() as tx:
-        webhooks.receive(tx, "hooks/orders", {}, json.dumps(body).encode(), secrets)
+        webhooks.receive(tx, "hooks/orders", {}, json.dumps(body).encode(), FileSecrets(secrets))
     (secrets / "webhook-orders").unlink()
     with pytest.raises(Unauthenticated):
         send(state, secrets, body)

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from qo.core.pipeline.naming import partition_key
-from qo.dispatcher.sources.webhooks import parse, read_secrets, sign, verify
+from qo.dispatcher.secrets.file_secrets import FileSecrets
+from qo.dispatcher.secrets.webhook_secrets import read_secrets
+from qo.dispatcher.sources.webhooks import parse, sign, verify
 from qo.errors import Unauthenticated, UsageError
 
 pytestmark = pytest.mark.fast
@@ -78,11 +80,11 @@ def test_without_secrets_nothing_is_good() -> None:
 def test_secrets_are_the_lines_of_their_file(tmp_path: Path) -> None:
     (tmp_path / "webhook-shop").write_bytes(b"correct horse\n\nshort\n  battery staple \r\n")
     (tmp_path / "webhook-shop").chmod(0o600)
-    assert read_secrets(tmp_path, "shop") == [SECRET, OTHER]
-    assert read_secrets(tmp_path, "other") == []
+    assert read_secrets(FileSecrets(tmp_path), "shop") == [SECRET, OTHER]
+    assert read_secrets(FileSecrets(tmp_path), "other") == []
     for name in ("../shop", "", "a/b", ".hidden"):
         with pytest.raises(UsageError):
-            read_secrets(tmp_path, name)
+            read_secrets(FileSecrets(tmp_path), name)
 
 
 def event(body: Any, headers: dict[str, str] | None = None) -> dict[str, Any]:

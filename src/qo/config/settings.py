@@ -20,6 +20,7 @@ from qo.config.push import PushSettings
 from qo.config.queue import QueueSettings
 from qo.config.retention import RetentionSettings
 from qo.config.runtimes import RUNTIMES, RuntimeTables
+from qo.config.secret_keys import SecretsSettings
 from qo.config.serve import ServeSettings
 from qo.config.setting import PAGE, Setting, setting
 from qo.config.sink import SinkSettings
@@ -167,6 +168,7 @@ class Settings:
     local: LocalSettings = LocalSettings()
     encryption: EncryptionSettings = EncryptionSettings()  # noqa: RUF009 - an immutable value, made once.
     dispatcher: DispatcherSettings = DispatcherSettings()  # noqa: RUF009 - an immutable value, made once.
+    secrets: SecretsSettings = SecretsSettings()  # noqa: RUF009 - an immutable value, made once.
     push: PushSettings = PushSettings()  # noqa: RUF009 - an immutable value, made once.
     serve: ServeSettings = ServeSettings()  # noqa: RUF009 - an immutable value, made once.
     sink: SinkSettings = SinkSettings()  # noqa: RUF009 - an immutable value, made once.
@@ -225,16 +227,17 @@ def _with_values(group: Any, values: Mapping[str, Any]) -> Any:
     return replace(group, **own)
 
 
-def _check_encryption(settings: Settings) -> None:
-    values = settings.encryption
+def _check_keys(settings: Settings, table: str) -> None:
+    values = settings.value(table)
     sources = [name for name in ("keys", "key_file", "keys_from") if getattr(values, name) is not None]
     if len(sources) > 1:
-        places = " and ".join(f"encryption.{name} ({settings.origin(f'encryption.{name}')})" for name in sources)
+        places = " and ".join(f"{table}.{name} ({settings.origin(f'{table}.{name}')})" for name in sources)
         raise ConfigError(f"{places} exclude each other: set one of them")
 
 
 def _check_combinations(settings: Settings) -> None:
-    _check_encryption(settings)
+    _check_keys(settings, "encryption")
+    _check_keys(settings, "secrets")
     worker, origin = settings.worker, settings.origin
     if worker.poll_min_ms > worker.poll_max_ms:
         raise ConfigError(

@@ -46,6 +46,7 @@ from qo.dispatcher.outbox.queues import BucketQueues, queue_settings
 from qo.dispatcher.outbox.wakeup import WakeUps
 from qo.dispatcher.runtimes import in_process
 from qo.dispatcher.runtimes.invoker import Functions, Invoker, LocalFunctions, NoFunctions
+from qo.dispatcher.secrets.chosen_store import open_secrets, watch
 from qo.dispatcher.state import topology
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.loop_names import LoopName
@@ -292,7 +293,8 @@ async def _run(
     functions: Functions | None,
 ) -> None:
     config = settings.dispatcher
-    ring = KeyRing.open(config.secrets_dir)
+    secrets = await asyncio.to_thread(open_secrets, settings, state)
+    ring = await asyncio.to_thread(KeyRing.open, secrets)
     runtime = functions or functions_of(settings)
     invoker: Invoker | None = None
 
@@ -323,6 +325,7 @@ async def _run(
     )
     running = asyncio.create_task(dispatcher.run(stopped))
     running.add_done_callback(lambda _: stopped.set())  # A dispatcher without loops must not serve.
+    watching = asyncio.create_task(watch(secrets, stopped))
     try:
         with pushed_metrics(
             **settings.telemetry.push_options, service="qo-dispatcher", exposition=partial(exposition, context)
@@ -331,7 +334,7 @@ async def _run(
     finally:
         stopped.set()
         try:
-            await running
+            await asyncio.gather(running, watching)
         finally:
             if invoker is not None:
                 await asyncio.to_thread(invoker.close)

@@ -1,7 +1,8 @@
-"""Encryption of what users put into tasks, with keys of theirs: AES-256-GCM.
+"""Encryption of what users put into tasks, and of the dispatcher's secrets, with keys of theirs: AES-256-GCM.
 
 Each value is bound to its task and its field, so that nobody who may write the bucket can move one elsewhere. Each task
-has a key of its own, derived from the key of the ring: so random nonces stay safe for any number of tasks.
+has a key of its own, derived from the key of the ring: so random nonces stay safe for any number of tasks. A secret of
+the dispatcher takes the place of a task.
 """
 
 from __future__ import annotations
@@ -15,16 +16,32 @@ import importlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from qo.config.encryption import EncryptionSettings
+from qo.config.secret_keys import SecretsSettings
 from qo.core.sealed import KEY_BYTES, SealedText, format_sealed, is_key_id
 from qo.errors import ConfigError, CorruptRecord, Refused
 from qo.store import secret_files
 
 NONCE_BYTES = 12
-_CONTEXT = b"qo task payload v1"
 _MISSING = "encryption needs the package cryptography: from a checkout, pip install '.[crypto]'"
+
+
+class Purpose(NamedTuple):
+    """What the keys of a ring are for. The same key never decrypts what it encrypted for another purpose."""
+
+    context: bytes
+    table: str  # Of the settings that name the keys.
+    advice: str = ""  # Where else a missing key may be found.
+
+
+PAYLOADS = Purpose(b"qo task payload v1", "encryption")
+SECRETS = Purpose(
+    b"qo dispatcher secret v1",
+    "secrets",
+    "; a database that was restored from a backup needs the key that was in use then",
+)
 
 
 class KeyRing:
@@ -78,7 +95,7 @@ def parse_keys(text: str) -> KeyRing:
 class Sealer:
     """Encrypts and decrypts values of tasks. May be used from any thread."""
 
-    def __init__(self, ring: KeyRing, *, required: bool = False) -> None:
+    def __init__(self, ring: KeyRing, *, required: bool = False, purpose: Purpose = PAYLOADS) -> None:
         """``required``: refuse inputs that are not encrypted."""
         try:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -86,7 +103,13 @@ class Sealer:
             raise ConfigError(_MISSING) from None
         self._aesgcm: Callable[[bytes], Any] = AESGCM
         self._ring = ring
+        self._purpose = purpose
         self.required = required
+
+    @property
+    def current_id(self) -> str:
+        """The id of the key that encrypts."""
+        return self._ring.current_id
 
     def seal(self, body: bytes, owner: str, field: str) -> str:
         """Encrypt a body. ``owner`` is the id of its task, ``field`` what it is there."""
@@ -100,7 +123,7 @@ class Sealer:
         from cryptography.exceptions import InvalidTag
 
         if sealed.key_id not in self._ring:
-            raise Refused(missing_key(sealed.key_id, owner, field))
+            raise Refused(missing_key(sealed.key_id, owner, field, self._purpose))
         nonce, body = sealed.data[:NONCE_BYTES], sealed.data[NONCE_BYTES:]
         try:
             return self._aesgcm(self._derive(sealed.key_id, owner)).decrypt(nonce, body, _binding(owner, field))
@@ -129,14 +152,15 @@ class Sealer:
         """Return the key of one task, or of another purpose (HKDF with one block, RFC 5869)."""
         key = self._ring.find(key_id)
         assert key is not None, "the caller has checked that it is there"
-        extracted = hmac.new(_CONTEXT, key, hashlib.sha256).digest()
+        extracted = hmac.new(self._purpose.context, key, hashlib.sha256).digest()
         return hmac.new(extracted, owner.encode() + b"\x01", hashlib.sha256).digest()
 
 
-def missing_key(key_id: str, owner: str, field: str) -> str:
+def missing_key(key_id: str, owner: str, field: str, purpose: Purpose = PAYLOADS) -> str:
+    table = purpose.table
     return (
         f"the {field} of {owner} is encrypted with key {key_id}, which this process does not have: add it to "
-        "encryption.keys, encryption.key_file or encryption.keys_from"
+        f"{table}.keys, {table}.key_file or {table}.keys_from{purpose.advice}"
     )
 
 
@@ -145,21 +169,25 @@ def _binding(owner: str, field: str) -> bytes:
 
 
 def open_sealer(settings: EncryptionSettings) -> Sealer | None:
-    """Return the sealer that the settings describe; None: nothing is encrypted.
+    """Return the sealer of payloads that the settings describe; None: nothing is encrypted.
 
     Raises ConfigError if a key cannot be read.
     """
-    if settings.keys is not None:
-        ring = parse_keys(settings.keys)
-    elif settings.key_file is not None:
-        ring = _read_file(Path(settings.key_file).expanduser())
-    elif settings.keys_from is not None:
-        ring = _call_source(settings.keys_from)
-    elif settings.required:
+    ring = load_keys(settings, PAYLOADS)
+    if ring is None and settings.required:
         raise ConfigError("encryption.required needs keys: set encryption.key_file, encryption.keys or keys_from")
-    else:
-        return None
-    return Sealer(ring, required=settings.required)
+    return None if ring is None else Sealer(ring, required=settings.required)
+
+
+def load_keys(settings: EncryptionSettings | SecretsSettings, purpose: Purpose) -> KeyRing | None:
+    """Return the keys that the settings name; None if they name none. Raises ConfigError if they cannot be read."""
+    if settings.keys is not None:
+        return parse_keys(settings.keys)
+    if settings.key_file is not None:
+        return _read_file(Path(settings.key_file).expanduser())
+    if settings.keys_from is not None:
+        return _call_source(settings.keys_from, purpose.table)
+    return None
 
 
 def _read_file(path: Path) -> KeyRing:
@@ -170,13 +198,13 @@ def _read_file(path: Path) -> KeyRing:
 
 
 @functools.cache  # A worker opens its queue twice, and the service may charge for each request.
-def _call_source(target: str) -> KeyRing:
+def _call_source(target: str, table: str) -> KeyRing:
     """Get the keys from a function of the user's, which may ask a key management service."""
     module_name, _, name = target.partition(":")
     try:
         keys: Any = getattr(importlib.import_module(module_name), name)()
     except Exception as error:
-        raise ConfigError(f"encryption.keys_from = {target!r} failed: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{table}.keys_from = {target!r} failed: {type(error).__name__}: {error}") from error
     if isinstance(keys, str):
         return parse_keys(keys)
     if isinstance(keys, Mapping):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from qo.errors import ConfigError
@@ -42,6 +43,23 @@ def create_secret(path: Path, content: bytes) -> bool:
 
     Of several processes that try at once, exactly one gets True.
     """
+    with _draft(path, content) as draft:
+        try:
+            os.link(draft, path)  # Unlike a rename, this fails when the name is taken.
+        except FileExistsError:
+            return False
+        return True
+
+
+def replace_secret(path: Path, content: bytes) -> None:
+    """Write a private file in place of the one that is there: a reader sees the one or the other."""
+    with _draft(path, content) as draft:
+        os.replace(draft, path)
+
+
+@contextmanager
+def _draft(path: Path, content: bytes) -> Generator[Path]:
+    """Write the content to a private file beside the path, which is gone at the end of the block."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -49,11 +67,7 @@ def create_secret(path: Path, content: bytes) -> bool:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        try:
-            os.link(draft, path)  # Unlike a rename, this fails when the name is taken.
-        except FileExistsError:
-            return False
-        return True
+        yield draft
     finally:
         with suppress(FileNotFoundError):
             draft.unlink()

@@ -1,8 +1,8 @@
-"""The keys that sign task tokens: PEM files in a directory that all dispatchers share.
+"""The keys that sign task tokens. All dispatchers share them (``qo.dispatcher.secrets``).
 
-A file is named after the time from which its key signs, ``key-<seconds>.pem``. The names decide what a key does:
+A key is a secret named after the time from which it signs, ``key-<seconds>.pem``. The names decide what a key does:
 
-    published    as soon as the file exists, so that verifiers know a key before it signs
+    published    as soon as it exists, so that verifiers know a key before it signs
     signing      the latest key whose time has come
     verifying    until the last token that it may have signed has expired; then ``prune`` deletes it
 
@@ -14,13 +14,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
+import logging
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,19 +28,27 @@ import jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from qo.errors import ConfigError, Unauthenticated
-from qo.store.secret_files import create_secret, open_directory, read_secret
+from qo.dispatcher.secrets.file_secrets import FileSecrets
+from qo.dispatcher.secrets.secret_store import KEYS, SecretStore
+from qo.errors import ConfigError, NotFound, QoError, Unauthenticated
+
+log = logging.getLogger(__name__)
 
 ALGORITHM = "ES256"
 OVERLAP = timedelta(
     minutes=5
 )  # From the publication of a key to its first signature: verifiers refresh meanwhile.
+URGENT_OVERLAP = timedelta(seconds=30)  # The same if a key has leaked: enough for dispatchers, not for others.
 TOKEN_TTL_MAX = timedelta(hours=24)
 TOKEN_CHARS_MAX = 16_384
 SIGNED_MAX = 1000  # Tokens that are remembered: most are presented soon to the dispatcher that signed them.
 
 _FILE = re.compile(r"key-([0-9]{12})\.pem\Z")
 _FOREIGN = "the token is not one of this dispatcher's"
+
+
+class UnknownKey(Unauthenticated):
+    """The key may be new: look for new ones, and verify again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,30 +64,38 @@ class KeyListing:
     """A key as people see it."""
 
     kid: str
-    file: str
-    signs_from: int  # Unix seconds; 0: from the beginning.
+    name: str
     use: str
+    signs_from: int  # Unix seconds; 0: from the beginning.
+    retires_at: datetime | None  # From then on it verifies nothing; None: no key follows it.
+    created_at: datetime | None
+    sealed_with: str | None  # The id of the key that encrypts it.
 
 
 class KeyRing:
-    """The keys of a directory. Safe to use from many threads; sees what other processes add and delete."""
+    """The signing keys in a store of secrets. Safe to use from many threads; sees what other processes write."""
 
-    def __init__(self, directory: Path, *, overlap: timedelta = OVERLAP) -> None:
-        self._directory = directory
+    def __init__(self, secrets: SecretStore, *, overlap: timedelta = OVERLAP) -> None:
+        self.secrets = secrets
         self._overlap = overlap
         self._lock = threading.Lock()
         # The last tokens that were signed here, and by which key.
         self._signed: OrderedDict[str, str] = OrderedDict()
-        self._names: frozenset[str] = frozenset()
+        self._entries: Mapping[str, str] = {}
         self._keys: tuple[Key, ...] = ()
 
     @classmethod
-    def open(cls, directory: Path | str, *, overlap: timedelta = OVERLAP) -> KeyRing:
-        """Open the ring of the directory, and create the first key if there is none. Raises ConfigError."""
-        path = open_directory(Path(directory))
-        if not _names(path):
-            create_secret(path / _name(0), _pem(ec.generate_private_key(ec.SECP256R1())))
-        ring = cls(path, overlap=overlap)
+    def open(cls, secrets: SecretStore | Path | str, *, overlap: timedelta = OVERLAP) -> KeyRing:
+        """Open the ring, and create the first key if there is none. A path stands for the files in that directory.
+
+        Raises ConfigError, Refused or CorruptRecord if a key cannot be used.
+        """
+        store = FileSecrets.open(secrets) if isinstance(secrets, Path | str) else secrets
+        if not _names(store):
+            store.create(_name(0), _new_pem(), unless=lambda names: any(map(_FILE.match, names)))
+        for name in _names(store):
+            _load(store, name)
+        ring = cls(store, overlap=overlap)
         ring._current()
         return ring
 
@@ -95,7 +111,7 @@ class KeyRing:
     def verify(self, token: str, now: datetime) -> dict[str, Any]:
         """Return the claims of a token that a key of this ring signed, unchecked.
 
-        Raises Unauthenticated.
+        Raises Unauthenticated; UnknownKey if its key is not known here.
         """
         if len(token) > TOKEN_CHARS_MAX:
             raise Unauthenticated(_FOREIGN)
@@ -114,40 +130,66 @@ class KeyRing:
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
             raise Unauthenticated(_FOREIGN) from None
 
-    def jwks(self) -> dict[str, Any]:
-        """Return the public keys as a JWK set."""
-        return {"keys": [dict(key.jwk) for key in self._current()]}
+    def jwks(self, now: datetime | None = None) -> dict[str, Any]:
+        """Return the public keys as a JWK set; with ``now``, without those that verify nothing any more."""
+        keys = self._current()
+        return {"keys": [dict(key.jwk) for key in keys if now is None or not _is_retired(keys, key, now)]}
 
     def list_keys(self, now: datetime) -> list[KeyListing]:
         """List the keys in the order in which they sign, with the current use of each."""
-        signing = self._signing_key(now)
+        signing, keys = self._signing_key(now), self._current()
+        stored = {each.name: each for each in self.secrets.list_secrets(KEYS)}
         return [
-            KeyListing(key.kid, _name(key.signs_from), key.signs_from, self._use(key, signing, now))
-            for key in self._current()
+            KeyListing(
+                kid=key.kid,
+                name=(name := _name(key.signs_from)),
+                use=_use(keys, key, signing, now),
+                signs_from=key.signs_from,
+                retires_at=_retires_at(keys, key),
+                created_at=stored[name].created_at if name in stored else None,
+                sealed_with=stored[name].sealed_with if name in stored else None,
+            )
+            for key in keys
         ]
 
-    def _use(self, key: Key, signing: Key, now: datetime) -> str:
-        if key is signing:
-            return "signs"
-        if key.signs_from > signing.signs_from:
-            return "signs later"
-        return "is not needed any more" if self._is_expired(key, now) else "verifies"
-
-    def rotate(self, now: datetime) -> str:
+    def rotate(self, now: datetime, *, urgent: bool = False) -> str:
         """Publish a new key that signs after the overlap; returns its id.
 
-        Rotating twice in the same second creates one key.
+        While a key waits to sign no other is created, so whoever rotates at the same time gets the same key.
         """
-        name = _name(int(now.timestamp()) + int(self._overlap.total_seconds()) + 1)
-        create_secret(self._directory / name, _pem(ec.generate_private_key(ec.SECP256R1())))
-        return next(key.kid for key in self._current() if _name(key.signs_from) == name)
+        overlap = min(self._overlap, URGENT_OVERLAP) if urgent else self._overlap
+        name = _name(int(now.timestamp()) + int(overlap.total_seconds()) + 1)
+        waiting = _name(int(now.timestamp()) + 1)
+
+        def is_under_way(names: Collection[str]) -> bool:
+            return any(waiting <= each <= name for each in names if _FILE.match(each))
+
+        self.secrets.create(name, _new_pem(), unless=is_under_way)
+        return next(key.kid for key in self._current() if waiting <= _name(key.signs_from) <= name)
+
+    def revoke(self, kid: str, now: datetime) -> str | None:
+        """Delete a key at once: tokens that it signed are refused. If it signs, a new one does from now on.
+
+        Returns the id of the new key, or None. Raises NotFound.
+        """
+        found_key = next((key for key in self._current() if key.kid == kid), None)
+        if found_key is None:
+            raise NotFound(f"there is no signing key {kid!r}: qo key list shows their ids")
+        successor: str | None = None
+        if found_key is self._signing_key(now):
+            seconds = max(int(now.timestamp()), found_key.signs_from + 1)
+            self.secrets.create(_name(seconds), _new_pem())
+            successor = next(key.kid for key in self._current() if key.signs_from == seconds)
+        self.secrets.delete(_name(found_key.signs_from))
+        return successor
 
     def prune(self, now: datetime) -> list[str]:
         """Delete the keys that signed no token which is still valid; returns their ids."""
-        expired = [key for key in self._current() if self._is_expired(key, now)]
-        for key in expired:
-            (self._directory / _name(key.signs_from)).unlink(missing_ok=True)
-        return [key.kid for key in expired]
+        keys = self._current()
+        retired = [key for key in keys if _is_retired(keys, key, now)]
+        for key in retired:
+            self.secrets.delete(_name(key.signs_from))
+        return [key.kid for key in retired]
 
     def _signing_key(self, now: datetime) -> Key:
         keys = self._current()
@@ -155,27 +197,48 @@ class KeyRing:
         return due[-1] if due else keys[0]
 
     def _verifying_key(self, kid: Any, now: datetime) -> Key:
-        for key in self._current():
-            if key.kid == kid and not self._is_expired(key, now):
+        keys = self._current()
+        for key in keys:
+            if key.kid == kid and not _is_retired(keys, key, now):
                 return key
-        raise Unauthenticated("the token was signed with a key that is unknown here, or no longer valid")
-
-    def _is_expired(self, key: Key, now: datetime) -> bool:
-        later = [other.signs_from for other in self._keys if other.signs_from > key.signs_from]
-        return bool(later) and min(later) + TOKEN_TTL_MAX.total_seconds() <= now.timestamp()
+        raise UnknownKey("the token was signed with a key that is unknown here, or no longer valid")
 
     def _current(self) -> tuple[Key, ...]:
-        """Return the current keys in the order in which they sign. Listing a few names is cheap; files never change."""
-        names = _names(self._directory)
+        """Return the current keys in the order in which they sign."""
+        entries = self.secrets.entries(KEYS)
         with self._lock:
-            if names != self._names:
-                self._keys = tuple(
-                    key for name in sorted(names) if (key := _load(self._directory / name)) is not None
-                )
-                self._names = names
+            if entries != self._entries:
+                keys = [self._load_or_log(name) for name in sorted(entries) if _FILE.match(name)]
+                self._keys, self._entries = tuple(key for key in keys if key is not None), entries
             if not self._keys:
-                raise ConfigError(f"there is no signing key in {self._directory}: restart the dispatcher")
+                raise ConfigError(f"there is no signing key in {self.secrets.place}: restart the dispatcher")
             return self._keys
+
+    def _load_or_log(self, name: str) -> Key | None:
+        """Load a key; None, and a line in the log, if it cannot be used: the others still can."""
+        try:
+            return _load(self.secrets, name)
+        except QoError as error:
+            log.error("a signing key cannot be used, and tokens that it signs are refused: %s", error)
+            return None
+
+
+def _use(keys: Collection[Key], key: Key, signing: Key, now: datetime) -> str:
+    if key is signing:
+        return "signs"
+    if key.signs_from > signing.signs_from:
+        return "signs later"
+    return "is not needed any more" if _is_retired(keys, key, now) else "verifies"
+
+
+def _retires_at(keys: Collection[Key], key: Key) -> datetime | None:
+    later = [other.signs_from for other in keys if other.signs_from > key.signs_from]
+    return datetime.fromtimestamp(min(later), UTC) + TOKEN_TTL_MAX if later else None
+
+
+def _is_retired(keys: Collection[Key], key: Key, now: datetime) -> bool:
+    retires_at = _retires_at(keys, key)
+    return retires_at is not None and retires_at <= now
 
 
 def _header(token: str) -> dict[str, Any]:
@@ -192,26 +255,26 @@ def _decode(part: str) -> dict[str, Any]:
     return cast("dict[str, Any]", content)
 
 
-def _names(directory: Path) -> frozenset[str]:
-    return frozenset(name for name in os.listdir(directory) if _FILE.match(name))
+def _names(secrets: SecretStore) -> list[str]:
+    return [name for name in secrets.entries(KEYS) if _FILE.match(name)]
 
 
 def _name(signs_from: int) -> str:
     return f"key-{signs_from:012}.pem"
 
 
-def _load(path: Path) -> Key | None:
-    """Load a key; None if the file was deleted just now. Raises ConfigError for a file that is not such a key."""
-    match = _FILE.match(path.name)
+def _load(secrets: SecretStore, name: str) -> Key | None:
+    """Load a key; None if it was deleted just now. Raises ConfigError for a secret that is not such a key."""
+    match = _FILE.match(name)
     assert match is not None
-    try:
-        private = serialization.load_pem_private_key(read_secret(path), password=None)
-    except FileNotFoundError:
+    if (content := secrets.read(name)) is None:
         return None
+    try:
+        private = serialization.load_pem_private_key(content, password=None)
     except (ValueError, TypeError):
-        raise ConfigError(f"{path} holds no private key in PEM form") from None
+        raise ConfigError(f"{name} in {secrets.place} holds no private key in PEM form") from None
     if not isinstance(private, ec.EllipticCurvePrivateKey) or not isinstance(private.curve, ec.SECP256R1):
-        raise ConfigError(f"{path} holds no P-256 key, which {ALGORITHM} needs")
+        raise ConfigError(f"{name} in {secrets.place} holds no P-256 key, which {ALGORITHM} needs")
     numbers = private.public_key().public_numbers()
     point = {"crv": "P-256", "kty": "EC", "x": _coordinate(numbers.x), "y": _coordinate(numbers.y)}
     thumbprint = hashlib.sha256(json.dumps(point, sort_keys=True, separators=(",", ":")).encode()).digest()
@@ -219,8 +282,8 @@ def _load(path: Path) -> Key | None:
     return Key(int(match[1]), kid, private, point | {"use": "sig", "alg": ALGORITHM, "kid": kid})
 
 
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
+def _new_pem() -> bytes:
+    return ec.generate_private_key(ec.SECP256R1()).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 

@@ -16,6 +16,7 @@ from qo.dispatcher.auth import capability as capabilities
 from qo.dispatcher.auth import principals
 from qo.dispatcher.auth.capability import Capability
 from qo.dispatcher.auth.principals import Kind, Principal
+from qo.dispatcher.auth.signing_keys import UnknownKey
 from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.rights import Need
 from qo.errors import Forbidden, Unauthenticated
@@ -78,7 +79,10 @@ def recognise(context: Context, need: Need, headers: Mapping[str, str]) -> Calle
         return Caller()
     if need is Need.TASK:
         now = context.state.now()  # A capability expires by the database's clock.
-        return None if now is None else _task_caller(context, _token(need, headers), now)
+        try:
+            return None if now is None else _task_caller(context, _token(need, headers), now)
+        except UnknownKey:
+            return None  # Another dispatcher may have created it just now.
     principal = principals.local_principal(_token(need, headers), context.tokens)
     return None if principal is None else _authorised_caller(principal, need)
 
@@ -91,11 +95,22 @@ def identify(context: Context, need: Need, headers: Mapping[str, str]) -> Caller
     if (caller := recognise(context, need, headers)) is not None:
         return caller
     token = _token(need, headers)
+    if need is Need.TASK:
+        return _identify_task(context, token)
     with context.state.read() as tx:
-        if need is Need.TASK:
-            return _task_caller(context, token, tx.now)
         principal = principals.identify(tx, token, context.tokens)
     return _authorised_caller(principal, need)
+
+
+def _identify_task(context: Context, token: str) -> Caller:
+    """Identify a task; if its token's key is unknown, once more after a look for new keys."""
+    with context.state.read() as tx:
+        now = tx.now
+    try:
+        return _task_caller(context, token, now)
+    except UnknownKey:
+        context.keyring.secrets.refresh()
+    return _task_caller(context, token, now)
 
 
 def _task_caller(context: Context, token: str, now: datetime) -> Caller:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path as FilePath
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query, Request
@@ -12,9 +12,12 @@ from qo.api.contract.source import EmitAnswer, EmitRequest, SourcesAnswer
 from qo.dispatcher.engine.release_limits import thresholds
 from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
+from qo.dispatcher.secrets.secret_store import WEBHOOKS
 from qo.dispatcher.sources import emission, webhooks
 from qo.dispatcher.sources import live_sources as live
+from qo.dispatcher.state.database import Tx
 from qo.dispatcher.views import held
+from qo.errors import Unauthenticated
 
 Name = Annotated[str, Path(max_length=200)]
 
@@ -59,12 +62,24 @@ def emit(context: ContextParam, caller: CallerParam, dag: Name, job: Name, body:
 
 def _admit_webhook(context: Context, request: Request) -> None:
     """Check the headers of a webhook before its body is read: it has no token, so anybody may call."""
+    secrets, path = context.keyring.secrets, request.path_params["path"]
+    _authenticate(context, lambda tx: webhooks.admit(tx, path, request.headers, secrets))
+
+
+def _authenticate(context: Context, check: Callable[[Tx], object]) -> None:
+    """Call ``check``; once more if it refuses a message and the secrets of webhooks have changed meanwhile."""
+    secrets = context.keyring.secrets
+    entries = secrets.entries(WEBHOOKS)
+    try:
+        with context.state.read() as tx:
+            check(tx)
+        return
+    except Unauthenticated:
+        secrets.refresh()
+        if secrets.entries(WEBHOOKS) == entries:
+            raise
     with context.state.read() as tx:
-        webhooks.admit(tx, request.path_params["path"], request.headers, _secrets_dir(context))
-
-
-def _secrets_dir(context: Context) -> FilePath:
-    return FilePath(context.settings.dispatcher.secrets_dir)
+        check(tx)
 
 
 async def _read_body(request: Request) -> bytes:
@@ -81,11 +96,11 @@ def webhook(
 
     Signed as X-Qo-Signature: t=SECONDS,v1=HEX or X-Hub-Signature-256: sha256=HEX, with the secret of the source.
     """
-    secrets = _secrets_dir(context)
-    with context.state.read() as tx:
-        webhooks.examine(tx, path, request.headers, body, secrets)  # A refused message must not wait for a writer.
+    secrets, headers = context.keyring.secrets, request.headers
+    # A refused message must not wait for a writer.
+    _authenticate(context, lambda tx: webhooks.examine(tx, path, headers, body, secrets))
     with context.state.write() as tx:
-        answer = webhooks.receive(tx, path, request.headers, body, secrets)
+        answer = webhooks.receive(tx, path, headers, body, secrets)
     context.nudge()
     return answer
 

@@ -78,6 +78,8 @@ class Handler:
             response = await state.gatherers[operation.name].answer(Call(caller, arguments["body"]))
         else:
             response = await run(self._respond, context, caller, arguments)
+        if (etag := response.headers.get("etag")) is not None and _has_copy(request, etag):
+            response = Response(status_code=304, headers=_without_content(response))
         await response(scope, receive, send)
 
     def _respond(self, context: Context, caller: Caller, arguments: dict[str, Any]) -> Response:
@@ -85,6 +87,15 @@ class Handler:
         if self._signature.takes_caller:
             arguments["caller"] = caller
         return respond(self._operation.endpoint(context=context, **arguments))
+
+
+def _has_copy(request: Request, etag: str) -> bool:
+    known = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
+    return bool(known & {etag, "*"})
+
+
+def _without_content(response: Response) -> dict[str, str]:
+    return {name: value for name, value in response.headers.items() if not name.startswith("content-")}
 
 
 def respond(result: Response | BaseModel) -> Response:

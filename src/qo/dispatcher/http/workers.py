@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import Path, Query, Response
-from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from qo.api.contract.source import EmitAnswer, EmitRequest, MemoryRequest, SourcesAnswer
@@ -63,8 +64,18 @@ def fetch_task(context: ContextParam, task_id: TaskId) -> TaskState:
 
 
 def task_keys(context: ContextParam) -> Response:
-    """Show the public keys that capabilities are signed with, as a JWK set."""
-    return JSONResponse(context.keyring.jwks(), headers={"Cache-Control": f"max-age={KEYS_FRESH_S}"})
+    """Show the public keys that verify capabilities, as a JWK set.
+
+    Those that sign, will sign, or have signed tokens that may still be valid. A request with the ETag of the last
+    answer as If-None-Match gets 304 while nothing has changed.
+    """
+    if (now := context.state.now()) is None:
+        with context.state.read() as tx:
+            now = tx.now
+    body = msgspec.json.encode(context.keyring.jwks(now))
+    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = {"Cache-Control": f"public, max-age={KEYS_FRESH_S}", "ETag": etag}
+    return Response(body, media_type="application/jwk-set+json", headers=headers)
 
 
 def watched_sources(context: ContextParam, after: After = None, limit: Limit = 500) -> SourcesAnswer:

@@ -3,21 +3,19 @@
     X-Qo-Signature: t=1700000000,v1=HEX     HMAC-SHA256 of "1700000000." and the body; valid for five minutes
     X-Hub-Signature-256: sha256=HEX         HMAC-SHA256 of the body, as GitHub signs; only the key prevents replay
 
-The DAG names the secret; the secrets themselves are the lines of the file ``webhook-NAME`` in the secrets directory.
-Any of them is accepted, so a secret can be rotated without a pause: add the new one, change the sender, remove the old
-one. The body is ``{"idempotency_key": …, "events": […]}`` or a CloudEvent (see ``core.pipeline.cloudevent``). In
-binary mode the ``ce-`` headers are not signed, so send those messages only over TLS.
+The DAG names the secret; its values are where dispatchers keep secrets (``qo.dispatcher.secrets``). Each of them is
+accepted, so a secret can be rotated without a pause: add the new one, change the sender, remove the old one. The body
+is ``{"idempotency_key": …, "events": […]}`` or a CloudEvent (see ``core.pipeline.cloudevent``). In binary mode the
+``ce-`` headers are not signed, so send those messages only over TLS.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -27,28 +25,25 @@ from qo.core.pipeline import cloudevent
 from qo.core.pipeline.cloudevent import Message
 from qo.core.pipeline.dag import SourceKind
 from qo.core.pipeline.topology import LiveJob
+from qo.dispatcher.secrets.secret_store import SecretStore
+from qo.dispatcher.secrets.webhook_secrets import read_secrets
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import topology
 from qo.dispatcher.state.database import Tx
-from qo.errors import ConfigError, NotFound, Refused, Unauthenticated, Unavailable, UsageError
-from qo.store.secret_files import read_secret
-
-log = logging.getLogger(__name__)
+from qo.errors import NotFound, Refused, Unauthenticated, UsageError
 
 REPLAY_S = 300
 SIGNATURE, GITHUB_SIGNATURE = "x-qo-signature", "x-hub-signature-256"
-_SECRET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
-_SECRET_LEN_MIN = 8
 _HEX = re.compile(r"[0-9a-f]{64}\Z", re.ASCII)
 
 
-def receive(tx: Tx, path: str, headers: Mapping[str, str], body: bytes, secrets_dir: Path) -> EmitAnswer:
+def receive(tx: Tx, path: str, headers: Mapping[str, str], body: bytes, secrets: SecretStore) -> EmitAnswer:
     """Emit the events of a message sent to a webhook's path. A refused message leaves no trace.
 
     Raises NotFound if no live source listens there; Unauthenticated for a signature that is missing, wrong or too
     old; UsageError for a body that cannot be read; IdempotencyConflict for a key that came with other events before.
     """
-    source, request = examine(tx, path, headers, body, secrets_dir)
+    source, request = examine(tx, path, headers, body, secrets)
     return emission.emit(
         tx,
         source.dag,
@@ -61,7 +56,7 @@ def receive(tx: Tx, path: str, headers: Mapping[str, str], body: bytes, secrets_
 
 
 def examine(
-    tx: Tx, path: str, headers: Mapping[str, str], body: bytes, secrets_dir: Path
+    tx: Tx, path: str, headers: Mapping[str, str], body: bytes, secrets: SecretStore
 ) -> tuple[LiveJob, EmitRequest]:
     """Authenticate a message; return its source and its content. Raises as ``receive``.
 
@@ -69,20 +64,20 @@ def examine(
     """
     editions = listening(tx, path)
     lower_headers = {name.lower(): value for name, value in headers.items()}
-    verify(lower_headers, body, _secrets_of(editions, secrets_dir), tx.now)
+    verify(lower_headers, body, _secrets_of(editions, secrets), tx.now)
     return editions[0], _request(parse(lower_headers, body))
 
 
-def admit(tx: Tx, path: str, headers: Mapping[str, str], secrets_dir: Path) -> None:
+def admit(tx: Tx, path: str, headers: Mapping[str, str], secrets: SecretStore) -> None:
     """Refuse a message before its body is read, if ``examine`` would refuse any body. Raises as ``examine``."""
     editions = listening(tx, path)
     lower_headers = {name.lower(): value for name, value in headers.items()}
-    _read_signature(lower_headers, _secrets_of(editions, secrets_dir), tx.now)
+    _read_signature(lower_headers, _secrets_of(editions, secrets), tx.now)
 
 
-def _secrets_of(editions: Sequence[LiveJob], secrets_dir: Path) -> list[bytes]:
+def _secrets_of(editions: Sequence[LiveJob], secrets: SecretStore) -> list[bytes]:
     names = {each.job.source.secret for each in editions if each.job.source is not None}
-    return [secret for name in sorted(filter(None, names)) for secret in read_secrets(secrets_dir, name)]
+    return [secret for name in sorted(filter(None, names)) for secret in read_secrets(secrets, name)]
 
 
 def listening(tx: Tx, path: str) -> list[LiveJob]:
@@ -101,25 +96,6 @@ def listening(tx: Tx, path: str) -> list[LiveJob]:
         names = ", ".join(sorted({each.name for each in editions}))
         raise Refused(f"several webhooks listen at {path!r} ({names}): give each a webhook_path of its own")
     return editions
-
-
-def read_secrets(directory: Path, name: str) -> list[bytes]:
-    """Return the secrets of a name, one per line of its file; none if there is no such file.
-
-    Raises Unavailable for a file that cannot be used, such as one that other users can read. The log says why; the
-    sender could not fix it.
-    """
-    if not _SECRET_NAME.match(name):
-        raise UsageError(f"{name!r} cannot name a secret: use letters, digits and . _ -")
-    try:
-        lines = read_secret(directory / f"webhook-{name}").splitlines()
-    except FileNotFoundError:
-        return []
-    except (ConfigError, OSError) as error:
-        log.error("the secrets of webhook %s cannot be used: %s", name, error)
-        raise Unavailable("the secret of this webhook cannot be used: see the log of the dispatcher") from None
-    # A truncated line must not become a secret that is easy to guess.
-    return [line.strip() for line in lines if len(line.strip()) >= _SECRET_LEN_MIN]
 
 
 def verify(headers: Mapping[str, str], body: bytes, secrets: Sequence[bytes], now: datetime) -> None:
@@ -141,7 +117,7 @@ def _read_signature(
 ) -> tuple[bytes, list[str]]:
     """Return the signed prefix of the body, and the signatures. Raises Unauthenticated if no body could match them."""
     if not secrets:
-        raise Unauthenticated("this webhook has no secret: put one into webhook-NAME in the secrets directory")
+        raise Unauthenticated("this webhook has no secret: make one with qo source secret set NAME")
     if SIGNATURE in headers:
         stamp, signatures = _parse_signature(headers[SIGNATURE])
         if abs(now.timestamp() - stamp) > REPLAY_S:

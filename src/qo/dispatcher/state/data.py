@@ -204,3 +204,15 @@ api_tokens = sa.Table(
     column("expires_at", Instant, null=True),
     column("revoked_at", Instant, null=True),
 )
+
+# Signing keys and secrets of webhooks, encrypted with a key that is not in the database.
+secrets = sa.Table(
+    "secrets",
+    metadata,
+    sa.Column("name", Name, primary_key=True),
+    column("revision", Id),  # Another one whenever it is written.
+    column("sealed", sa.Text),
+    column("sealed_with", sa.String(64)),  # The id of the key.
+    column("created_at", Instant),
+    column("changed_at", Instant),
+)

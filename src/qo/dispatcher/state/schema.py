@@ -22,6 +22,7 @@ from qo.dispatcher.state.data import (
     operator_state,
     partitions,
     queues,
+    secrets,
     sources,
 )
 from qo.dispatcher.state.definitions import (
@@ -77,6 +78,7 @@ __all__ = [
     "publications",
     "queues",
     "rejections",
+    "secrets",
     "sources",
     "tallies",
     "task_inputs",

@@ -15,7 +15,7 @@ from qo.core.redaction import redact
 
 SECRETS_MAX = 1000
 
-_KEYS = "QO_ENCRYPTION_KEYS"
+_KEYS = ("QO_ENCRYPTION_KEYS", "QO_SECRETS_KEYS")
 _AWS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 # Without those of Spark: they are long texts, most of whose words are not secret.
 _VARIABLES = (
@@ -51,7 +51,8 @@ def redact_lines(lines: Sequence[str]) -> list[str]:
 def _known_secrets() -> list[str]:
     values = [value for name in _VARIABLES if (value := os.environ.get(name))]
     parts = [part for value in values for part in value.split(",")]  # Two tokens, while they are being changed.
-    keys = [each.partition(":")[2] for each in os.environ.get(_KEYS, "").split(",")]  # Without their ids.
+    # Without their ids.
+    keys = [each.partition(":")[2] for name in _KEYS for each in os.environ.get(name, "").split(",")]
     return [*values, *parts, *keys, *_named_secrets(os.environ), *list(_secrets)]
 
 
