@@ -48,7 +48,7 @@ def database(state: State, keys: str = K1) -> DatabaseSecrets:
     return open_database_secrets(SecretsSettings(keys=keys), state)
 
 
-@pytest.fixture(params=["files", "command", "sqlite", "postgres"])
+@pytest.fixture(params=["files", pytest.param("command", marks=pytest.mark.long), "sqlite", "postgres"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     """Opens the same store once more, as another process would."""
     match request.param:

@@ -200,6 +200,16 @@ def test_a_plain_function_emits_and_an_async_one_is_told_how(tmp_path: Path) -> 
     assert [event.cursor for event in said] == [3, 5]
 
 
+def test_an_operator_emits_for_its_first_output_or_for_the_one_it_names(tmp_path: Path) -> None:
+    said: list[EventBody] = []
+    run = run_of(work(tmp_path), said=said)
+    run.emit(cursor=1)
+    run.emit(cursor=2, output=1)
+    run.emit(cursor=3, dataset_uuid="d", dataset_version="g")
+    named = [(event.output, event.dataset_id, event.generation_id) for event in said]
+    assert named == [(0, None, None), (1, None, None), (None, "d", "g")]
+
+
 def test_a_job_reads_the_secrets_it_names_and_no_others(tmp_path: Path) -> None:
     (tmp_path / "secret-api").write_text("s3cr3t\n")
     (tmp_path / "secret-api").chmod(0o600)

@@ -296,18 +296,22 @@ class Run:
         except FileNotFoundError:
             raise NotFound(f"this worker has no secret {name!r}: put it into {path}") from None
 
-    def emit(self, *, output: int = 0, **event: Any) -> bool:
+    def emit(self, *, output: int | None = None, **event: Any) -> bool:
         """Emit an event while running, as sources do. Return False if its readers cannot keep up: hold back.
 
-        For plain functions; an ``async def`` awaits ``announce``.
+        Without ``output`` or ``dataset_id`` it is about the first output. For plain functions; an ``async def`` awaits
+        ``announce``.
         """
         if _in_event_loop():
             raise UsageError("run.emit would block the event loop: in an async def, write await run.announce(...)")
         return self._wait(self.announce(output=output, **event))
 
-    async def announce(self, *, output: int = 0, **event: Any) -> bool:
+    async def announce(self, *, output: int | None = None, **event: Any) -> bool:
         """``emit`` for ``async def`` operators."""
-        return await self._emit([EventBody(output=output, **event)])
+        body = EventBody(output=output, **event)
+        if body.output is None and body.dataset_id is None:
+            body = body.model_copy(update={"output": 0})
+        return await self._emit([body])
 
     def segment(self, cursor: int, output: int = 0) -> RunOutput:
         """Return an output for what an always-on source commits while it runs. Pass it to ``commit``."""

@@ -2,8 +2,9 @@
 
 id and source     the idempotency key: a message that is sent again is recognised
 data              an object that holds ``cursor`` or ``partition_key`` is the event: its fields ``output``,
-                  ``cursor``, ``partition_key``, ``start``, ``end`` and ``attributes`` are the event's, everything
-                  else in it joins the attributes. Any other data is the attribute ``data``
+                  ``dataset_uuid``, ``dataset_version``, ``cursor``, ``partition_key``, ``start``, ``end`` and
+                  ``attributes`` are the event's, everything else in it joins the attributes. Any other data is the
+                  attribute ``data``
 subject           the partition key, where the data names neither key nor cursor; characters that a key cannot hold
                   are replaced (``core.pipeline.naming``)
 the rest          ``id``, ``source``, ``type``, ``subject`` and ``time`` are kept in the attribute ``cloudevent``
@@ -22,7 +23,7 @@ from qo.errors import UsageError
 
 STRUCTURED = "application/cloudevents+json"
 VERSION = "1.0"
-_FIELDS = ("output", "cursor", "partition_key", "start", "end")
+_FIELDS = ("output", "dataset_uuid", "dataset_version", "cursor", "partition_key", "start", "end")
 _CONTEXT_FIELDS = ("id", "source", "type", "subject", "time")
 
 

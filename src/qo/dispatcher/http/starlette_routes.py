@@ -90,8 +90,8 @@ class Handler:
 
 
 def _has_copy(request: Request, etag: str) -> bool:
-    known = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
-    return bool(known & {etag, "*"})
+    copies = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
+    return bool(copies & {etag, "*"})
 
 
 def _without_content(response: Response) -> dict[str, str]:

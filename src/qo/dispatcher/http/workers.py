@@ -75,7 +75,7 @@ def task_keys(context: ContextParam) -> Response:
     body = msgspec.json.encode(context.keyring.jwks(now))
     etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {"Cache-Control": f"public, max-age={KEYS_FRESH_S}", "ETag": etag}
-    return Response(body, media_type="application/jwk-set+json", headers=headers)
+    return Response(body, media_type="application/json", headers=headers)
 
 
 def watched_sources(context: ContextParam, after: After = None, limit: Limit = 500) -> SourcesAnswer:

@@ -43,7 +43,7 @@ class DatabaseSecrets:
         self._lock = threading.Lock()
         self._rows: Mapping[str, _Row] = {}
         self._views: dict[str, Mapping[str, str]] = {}
-        self._opened: dict[str, bytes] = {}  # By revision.
+        self._contents: dict[str, bytes] = {}  # By revision.
         self._asked_at_s: float | None = None
 
     @property
@@ -60,8 +60,8 @@ class DatabaseSecrets:
         row = self._rows.get(name)
         if row is None:
             return None
-        if (content := self._opened.get(row.revision)) is None:
-            content = self._opened[row.revision] = self._open(name, row.sealed)
+        if (content := self._contents.get(row.revision)) is None:
+            content = self._contents[row.revision] = self._open(name, row.sealed)
         return content
 
     def create(self, name: str, content: bytes, *, unless: Veto | None = None) -> bool:
@@ -113,8 +113,8 @@ class DatabaseSecrets:
             for row in rows:
                 name = row["name"]
                 values = self._row(tx, name, self._open(name, row["sealed"]))
-                kept = {each: values[each] for each in ("revision", "sealed", "sealed_with")}
-                tx.execute(sa.update(_table).where(_table.c.name == name).values(**kept))
+                del values["name"], values["created_at"], values["changed_at"]
+                tx.execute(sa.update(_table).where(_table.c.name == name).values(**values))
         self.refresh(at_once=True)
         return [row["name"] for row in rows]
 
@@ -138,7 +138,7 @@ class DatabaseSecrets:
                 return False
             self._rows, self._views = rows, {}
             revisions = {row.revision for row in rows.values()}
-            self._opened = {key: value for key, value in list(self._opened.items()) if key in revisions}
+            self._contents = {key: value for key, value in list(self._contents.items()) if key in revisions}
             return True
 
     def _load_rows(self) -> Mapping[str, _Row]:

@@ -66,10 +66,10 @@ class FileSecrets:
 
     def _listing(self, name: str) -> SecretListing | None:
         try:
-            written = datetime.fromtimestamp((self._directory / name).stat().st_mtime, UTC)
+            changed_at = datetime.fromtimestamp((self._directory / name).stat().st_mtime, UTC)
         except FileNotFoundError:
             return None  # Somebody has deleted it just now.
-        return SecretListing(name, written, written)
+        return SecretListing(name, changed_at, changed_at)
 
     def refresh(self, *, at_once: bool = False) -> bool:
         return False

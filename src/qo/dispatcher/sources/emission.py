@@ -31,7 +31,7 @@ from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.schema import emissions
 from qo.dispatcher.tasks import backpressure, dedupe_keys, rows
 from qo.dispatcher.tasks.creation import NewTask, create
-from qo.errors import HeldBack, IdempotencyConflict, NotFound, Refused, UsageError
+from qo.errors import Forbidden, HeldBack, IdempotencyConflict, NotFound, Refused, UsageError
 
 LOCATION_LEN_MAX = 2000
 
@@ -62,6 +62,7 @@ def emit(
         raise UsageError(f"an emission has 1 to {EVENTS_MAX} events, not {len(events)}")
     live = topology.load(tx)
     editions = _editions(live, dag, job, kind, edition_id)
+    events = _number_outputs(events, editions)
     logical = logical_job_id(dag, job)
     answers = _claim_key(tx, logical, key, events)
     missing = [each for each in editions if each.edition_id not in answers]
@@ -109,6 +110,32 @@ def _editions(
             raise Refused(f"{name} has no outputs, so it cannot emit events: give it an output")
     # The active edition first, so that a retried request gets its answers in the same order.
     return sorted(editions, key=lambda each: (each.status is not VersionStatus.ACTIVE, each.edition_id))
+
+
+def _number_outputs(bodies: Sequence[EventBody], editions: Sequence[LiveJob]) -> list[EventBody]:
+    """Return the events with the numbers of their outputs in place of the names of datasets and generations.
+
+    The number holds for all live editions, while each has generations of its own. Raises Forbidden for the dataset of
+    another job, Refused for a generation that is not live, UsageError for an output that is another than the named.
+    """
+    return [_number_output(each, editions) if each.dataset_id or each.generation_id else each for each in bodies]
+
+
+def _number_output(body: EventBody, editions: Sequence[LiveJob]) -> EventBody:
+    source = editions[0].name
+    outputs = [each for edition in editions for each in edition.outputs]
+    own = [each for each in outputs if body.dataset_id in (None, each.dataset_id)]
+    if not own:
+        raise Forbidden(f"{source} emits events of its own outputs only: {body.dataset_id} is not one of them")
+    current = [each for each in own if body.generation_id in (None, each.generation_id)]
+    if not current:
+        live = ", ".join(sorted({each.generation_id for each in own}))
+        raise Refused(f"generation {body.generation_id} of {source} is not live, only {live}: name that, or none")
+    if body.output not in (None, current[0].index):
+        raise UsageError(
+            f"output {body.output} of {source} is another dataset than the event names: leave one out"
+        )
+    return body.model_copy(update={"output": current[0].index, "dataset_id": None, "generation_id": None})
 
 
 def _refuse_held(tx: Tx, live: Topology, editions: Sequence[LiveJob]) -> None:
@@ -194,8 +221,6 @@ def _writes(emission: _Emission, *, trusted: bool) -> list[Write]:
 
 
 def _validate(bodies: Sequence[EventBody], outputs: Sequence[Output]) -> list[Event]:
-    if any(each.dataset_id or each.generation_id for each in bodies):
-        raise UsageError("an event of a source names its output by number, not a dataset or generation")
     events = [validate(each) for each in own_events(bodies, outputs)]
     scopes = [(each.dataset_id, each.scope) for each in events]
     if len(set(scopes)) < len(scopes):
