@@ -40,6 +40,8 @@ OTHER: dict[str, tuple[str, str, Any]] = {
     "worker.shards": ("a, 0", '["a", "0"]', ("a", "0")),
     "worker.shard_leasing.lease_ttl_s": ("40", "40", 40),
     "worker.queue": ("high=3, low", '["high=3", "low=1"]', ("high=3", "low=1")),
+    "secrets.place": ("database", '"database"', "database"),
+    "secrets.keys_from": ("my_keys:load", '"my_keys:load"', "my_keys:load"),
     "encryption.keys_from": ("my_keys:load", '"my_keys:load"', "my_keys:load"),
     "worker.rate_limit": ("10/60", '"10/60"', "10/60"),
     "worker.unknown_types": ("fail", '"fail"', "fail"),

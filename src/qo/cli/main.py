@@ -78,7 +78,7 @@ GROUPS = {
         "config": ("admin.settings", "Show the settings, and where each comes from."),
         "db": ("admin.db", "Upgrade the dispatcher's database, and show its version."),
         "token": ("admin.token", "Create, list and revoke tokens for the dispatcher."),
-        "key": ("admin.key", "Generate keys that encrypt; list, rotate and move keys that sign."),
+        "key": ("admin.key", "Generate keys that encrypt; manage keys that sign."),
         "policy": ("admin.policy", "Print the IAM policy that a role needs."),
         "lifecycle": ("admin.lifecycle", "Print the lifecycle rules that a bucket should have."),
         "collect": ("admin.collect", "Delete files of pipelines that nothing needs any more."),

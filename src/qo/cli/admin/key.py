@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from qo.dispatcher.state.database import State
 
 app = new_app()
-key = new_group(app, "key", "Generate keys that encrypt; list, rotate and move keys that sign.")
+key = new_group(app, "key", "Generate keys that encrypt; manage keys that sign.")
 
 HEADERS = ("key", "algorithm", "now", "created", "signs from", "retires", "encrypted with")
 
