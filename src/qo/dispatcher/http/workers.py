@@ -21,6 +21,7 @@ from qo.dispatcher.http.callers import Caller
 from qo.dispatcher.http.routes import After, Call, CallerParam, ContextParam, Limit, Routes
 from qo.dispatcher.http.sources import emit
 from qo.dispatcher.sources import live_sources
+from qo.errors import Unavailable
 
 KEYS_FRESH_S = 60  # Verifiers may cache the keys for so long: a new key is published well before it signs.
 
@@ -69,13 +70,21 @@ def task_keys(context: ContextParam) -> Response:
     Those that sign, will sign, or have signed tokens that may still be valid. A request with the ETag of the last
     answer as If-None-Match gets 304 while nothing has changed.
     """
-    if (now := context.state.now()) is None:
-        with context.state.read() as tx:
-            now = tx.now
-    body = msgspec.json.encode(context.keyring.jwks(now))
+    body = msgspec.json.encode(context.keyring.jwks(_read_time(context)))
     etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {"Cache-Control": f"public, max-age={KEYS_FRESH_S}", "ETag": etag}
     return Response(body, media_type="application/json", headers=headers)
+
+
+def _read_time(context: Context) -> datetime | None:
+    """Return the database's time; None while it is away: verifiers need the keys all the same."""
+    try:
+        if (now := context.state.now()) is not None:
+            return now
+        with context.state.read() as tx:
+            return tx.now
+    except Unavailable:
+        return None
 
 
 def watched_sources(context: ContextParam, after: After = None, limit: Limit = 500) -> SourcesAnswer:

@@ -7,8 +7,8 @@ from alembic import op
 
 from qo.dispatcher.state.column_types import Id, Instant, Name
 
-revision = "0009"
-down_revision = "0008"
+revision = "0010"
+down_revision = "0009"
 
 
 def upgrade() -> None:
