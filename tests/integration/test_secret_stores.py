@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import stat
 import sys
 import threading
@@ -12,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jwt
 import pytest
@@ -34,6 +35,9 @@ from qo.dispatcher.state.database import State
 from qo.errors import ConfigError, CorruptRecord, NotFound, QoError, Refused, UsageError
 from support.dispatcher.capabilities import NOW, issue
 from support.dispatcher.states import Clock, opened
+
+if TYPE_CHECKING:
+    from support.servers.s3 import S3Server
 
 K1, K2 = (f"{name}:{base64.b64encode(bytes([at]) * 32).decode()}" for at, name in enumerate(("k1", "k2")))
 MANAGER = Path(__file__).parents[1] / "apps" / "secret_manager.py"
@@ -438,3 +442,35 @@ def test_a_secret_manager_is_asked_seldom(tmp_path: Path, monkeypatch: pytest.Mo
         manager.entries(KEYS)
     assert calls == ["list"]
     assert URGENT_OVERLAP.total_seconds() > command_secrets.REFRESH_MIN_S
+
+
+@pytest.mark.long
+def test_the_command_of_the_guide_keeps_secrets_in_aws(
+    tmp_path: Path, moto_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guide = (Path(__file__).parents[2] / "docs/guides/security.md").read_text()
+    source = re.search(r"^```python\n(# qo_secrets\.py\n.*?)^```$", guide, re.M | re.S)
+    assert source is not None
+    (tmp_path / "qo_secrets.py").write_text(source[1])
+    for name, value in {
+        "AWS_ENDPOINT_URL": moto_server.endpoint,
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "eu-central-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    ours, other = (CommandSecrets(f"{sys.executable} {tmp_path / 'qo_secrets.py'}") for _ in range(2))
+    first = KeyRing.open(ours)
+    token = issue(first)
+    capabilities.verify(KeyRing.open(other), token, NOW)
+    assert ours.create("webhook-shop", b"one\n")
+    assert not other.create("webhook-shop", b"two\n")
+    assert other.read("webhook-shop") == b"one\n"
+    assert other.replace("webhook-shop", b"one\n", b"two\n")
+    ours.refresh(at_once=True)
+    assert ours.read("webhook-shop") == b"two\n"
+    assert list(ours.entries(KEYS)) == [FIRST]
+    ours.delete("webhook-shop")
+    ours.delete("webhook-shop")
+    other.refresh(at_once=True)
+    assert other.read("webhook-shop") is None
