@@ -33,6 +33,7 @@ from qo.dispatcher.secrets.secret_store import KEYS, WEBHOOKS, SecretStore
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.errors import ConfigError, CorruptRecord, NotFound, QoError, Refused, UsageError
+from qo.queue.sealer import Sealer
 from support.dispatcher.capabilities import NOW, issue
 from support.dispatcher.states import Clock, opened
 
@@ -297,6 +298,27 @@ def test_the_key_that_encrypts_is_replaced_while_dispatchers_run(state: State, t
     capabilities.verify(running, token, NOW)
     assert webhook_secrets.read_secrets(running.secrets, "shop") == [CANARY.encode()]
     capabilities.verify(KeyRing.open(database(state, K2)), token, NOW)
+
+
+def test_a_rewrap_that_ends_midway_has_changed_nothing(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = database(state)
+    webhook_secrets.set_secret(secrets, "a")
+    webhook_secrets.set_secret(secrets, "b")
+    before, seal = rows(state), Sealer.seal
+
+    def killed_at_the_second(self: Sealer, body: bytes, owner: str, field: str) -> str:
+        if owner == "webhook-b":
+            raise KeyboardInterrupt
+        return seal(self, body, owner, field)
+
+    both = database(state, f"{K2},{K1}")
+    with monkeypatch.context() as broken:
+        broken.setattr(Sealer, "seal", killed_at_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            both.rewrap()
+    assert rows(state) == before
+    assert both.rewrap() == ["webhook-a", "webhook-b"]
+    assert [row["changed_at"] for row in rows(state)] == [row["changed_at"] for row in before]
 
 
 def test_a_running_dispatcher_goes_on_with_the_keys_that_it_can_read(
