@@ -18,11 +18,12 @@ from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import S3Settings, Settings
 from qo.core.pipeline import bundle as rules
 from qo.dispatcher import aws
-from qo.dispatcher.bundles import archive, bundle_store
+from qo.dispatcher.bundles import bundle_store
 from qo.dispatcher.bundles.bundle_store import BundleStore
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.errors import NotFound, Refused, Unavailable, UsageError
+from qo.function import archive
 from support.dispatcher.states import clock, create_tables, state  # noqa: F401
 from support.dispatcher.zips import MAIN, bundle, manifest_of, sha256, zipped
 from support.servers.ports import free_ports

@@ -16,15 +16,14 @@ import sqlalchemy as sa
 
 from qo.api.contract.bundle import Invocation
 from qo.api.contract.task import EventBody, Outcome
-from qo.config.dispatcher import DispatcherSettings
+from qo.config.dispatcher import DispatcherSettings, LocalBundles
 from qo.config.settings import Settings
 from qo.core.pipeline.states import EffectKind
 from qo.dispatcher.auth import capability as capabilities
 from qo.dispatcher.bundles import bundle_store
 from qo.dispatcher.outbox import outbox
 from qo.dispatcher.outbox.outbox import Effect
-from qo.dispatcher.runtimes.invoker import LocalFunctions
-from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
+from qo.dispatcher.runtimes.local_functions import LocalFunctions
 from qo.dispatcher.service import run_dispatcher
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
@@ -32,6 +31,8 @@ from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.upgrade import upgrade
 from qo.dispatcher.tasks import operator_actions
 from qo.errors import NotFound, Refused, Unavailable
+from qo.function.function_messages import Stop, Verdict
+from qo.function.sandbox import PlainProcess
 from support.dispatcher.function_sites import WITHIN_S, Site, eventually
 from support.dispatcher.states import Clock, clock, state  # noqa: F401
 
@@ -108,7 +109,7 @@ async def test_a_running_dispatcher_starts_functions_by_itself(
         secrets_dir=str(tmp_path / "keys"),
         data=here.data_root,
         tick_ms=20,
-        lambda_local=True,
+        lambda_local=LocalBundles.UNSAFE,
     )
     settings = Settings(store=f"local:{tmp_path / 'store'}", dispatcher=chosen)
     running = asyncio.create_task(run_dispatcher(settings, stop=stop))
@@ -159,6 +160,14 @@ def test_a_report_that_the_dispatcher_does_not_take_fails_the_task(site: Callabl
     assert "report is not valid" in row["last_error"]
 
 
+def test_a_report_of_another_form_fails_the_task_and_names_the_field(site: Callable[..., Site]) -> None:
+    here = site("""print('{"outputs": [{}]}')""")
+    task_id = here.wake()
+    here.invoker().tick()
+    row = here.settled(task_id, "completed", "failed")
+    assert (row["status"], "outputs.0.output" in row["last_error"]) == ("failed", True)
+
+
 def test_a_retryable_end_brings_another_attempt(site: Callable[..., Site]) -> None:
     here = site("""print('{"outcome": "retryable_error", "error": "busy"}')""")
     task_id = here.wake()
@@ -179,7 +188,7 @@ def test_a_bundle_that_is_gone_is_fatal_and_one_that_cannot_be_read_now_is_not(s
 
     for number, (error, status) in enumerate([(NotFound("gone"), "failed"), (Unavailable("busy"), "pending")], 1):
         task_id = here.wake(number)
-        here.invoker(LocalFunctions(Broken(error))).tick()
+        here.invoker(LocalFunctions(Broken(error), PlainProcess())).tick()
         row = eventually(lambda task_id=task_id: row if (row := here.task(task_id))["last_error"] else None)
         assert (row["status"], row["last_error"]) == (status, str(error))
 

@@ -27,11 +27,12 @@ from qo.dispatcher.engine.loops import reaper
 from qo.dispatcher.outbox import outbox
 from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.runtimes import invoker as invokers
-from qo.dispatcher.runtimes.invoker import Functions, Invoker
-from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
+from qo.dispatcher.runtimes.invoker import Invoker
+from qo.dispatcher.runtimes.local_functions import Functions
 from qo.dispatcher.service import Dispatcher
 from qo.dispatcher.state.database import State, Tx
 from qo.errors import LeaseLost, Unavailable
+from qo.function.function_messages import Stop, Verdict
 from support.dispatcher.pipeline_tasks import beat, claimed, fence, partition_task, row_of, succeed, woken
 from support.dispatcher.pipelines import dag, deployed, job, live, source
 from support.dispatcher.states import Clock

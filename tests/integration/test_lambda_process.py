@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from qo.api.contract.task import Outcome
-from qo.dispatcher.runtimes import subprocess_lambda
-from qo.dispatcher.runtimes.subprocess_lambda import Stop
+from qo.function.execution import Conditions
+from qo.function.function_messages import Stop
 from support.dispatcher.function_sites import eventually
-from support.dispatcher.invocations import TOKEN, invocation_of, run, scratch  # noqa: F401
+from support.dispatcher.invocations import TOKEN, invocation_of, run, run_invocation, scratch  # noqa: F401
 from support.dispatcher.states import Clock, clock, state  # noqa: F401
 from support.dispatcher.zips import MAIN, bundle
 
@@ -83,7 +83,7 @@ print(json.dumps({"result": [os.readlink(f"/proc/self/fd/{n}") for n in os.listd
         ("print('{}'); print('{}')", "not one JSON object"),
         ('print(\'{"outcome": "cancelled"}\')', "outcome"),
         ("print('{\"surprise\": 1}')", "surprise"),
-        ("print('{\"outputs\": [{}]}')", "outputs.0.output"),
+        ("print('{\"outputs\": [1]}')", "outputs"),
         ("import sys; sys.stdout.buffer.write(b'\\xff')", "not one JSON object"),
         ("print('[' * 100_000)", "not one JSON object"),
         ("raise SystemExit(3)", "status 3"),
@@ -191,15 +191,13 @@ def test_a_token_that_a_function_prints_does_not_reach_the_error() -> None:
 @pytest.mark.parametrize("entrypoint", ["other.py", "../main.py", "/etc/passwd", "", "-c"])
 def test_only_a_file_of_the_bundle_is_an_entrypoint(entrypoint: str) -> None:
     body = bundle({MAIN: "print('{}')"})
-    verdict = subprocess_lambda.run(
-        invocation_of(body, entrypoint=entrypoint), body, offered={}, watch=lambda: None
-    )
+    verdict = run_invocation(invocation_of(body, entrypoint=entrypoint), body, Conditions())
     assert (verdict.outcome, "entrypoint" in (verdict.error or "")) == (Outcome.FATAL, True)
 
 
 def test_a_tampered_bundle_does_not_run(tmp_path: Path) -> None:
     body, other = bundle({MAIN: "print('{}')"}), bundle({MAIN: f"open({str(tmp_path / 'ran')!r}, 'w')"})
-    verdict = subprocess_lambda.run(invocation_of(body), other, offered={}, watch=lambda: None)
+    verdict = run_invocation(invocation_of(body), other, Conditions())
     assert (verdict.outcome, "sha256" in (verdict.error or "")) == (Outcome.FATAL, True)
     assert not (tmp_path / "ran").exists()
 

@@ -24,7 +24,7 @@ from qo.dispatcher.runtimes.aws_lambda import PAYLOAD_MAX, AwsFunctions, payload
 from qo.dispatcher.state.database import State
 from qo.errors import Refused
 from support.dispatcher.function_sites import Site, eventually
-from support.dispatcher.invocations import TOKEN, invocation_of, scratch  # noqa: F401
+from support.dispatcher.invocations import invocation_of, scratch  # noqa: F401
 from support.dispatcher.states import Clock, clock, state  # noqa: F401
 from support.dispatcher.zips import MAIN, bundle, sha256
 from support.servers.ports import free_ports

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from qo.dispatcher.bundles import archive
 from qo.errors import UsageError
+from qo.function import archive
 from qo.pipeline.code.bundling import Bundle
 from qo.pipeline.loading import load_for_deploy
 

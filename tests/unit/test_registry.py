@@ -58,7 +58,7 @@ def registry_of(tables: object) -> Registry:
 
 def test_tables_of_the_settings_complete_what_is_built_in() -> None:
     registry = registry_of(TABLES)
-    assert sorted(registry.runtimes) == ["dispatcher", "lambda", "python", "reports", "spark"]
+    assert sorted(registry.runtimes) == ["container", "dispatcher", "lambda", "python", "reports", "spark"]
     spark, reports = registry.get("spark"), registry.get("reports")
     assert spark.queues == ("spark", "slow")
     assert (spark.image, spark.memory, spark.cpu) == ("example.com/spark:1", "4Gi", 2.0)
@@ -82,7 +82,7 @@ def test_a_file_says_the_same_as_the_variable(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        ({"big": {}}, r"\[runtimes.big\] has no kind: write kind = one of 'spark', 'python'"),
+        ({"big": {}}, r"\[runtimes.big\] has no kind: write kind = one of 'spark', 'python', 'container'"),
         ({"big": {"kind": "lambda"}}, "has the kind 'lambda'"),
         ({"spark": {"kind": "python"}}, "is built in"),
         ({"python": {"queues": ["spark"]}}, "the queue 'spark' belongs to both runtimes"),

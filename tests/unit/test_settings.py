@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from qo.config import kinds
+from qo.config.dispatcher import LocalBundles
 from qo.config.location import S3, Local, Memory, parse
 from qo.config.origins import load
 from qo.config.runtimes import RuntimeSettings
@@ -102,6 +103,7 @@ OTHER: dict[str, tuple[str, str, Any]] = {
         '{spark = {queues = ["spark", "slow=2"]}}',
         (RuntimeSettings(name="spark", queues=("spark=1", "slow=2")),),
     ),
+    "dispatcher.lambda_local": ("sandbox", '"sandbox"', LocalBundles.SANDBOX),
     "worker.index_mode": ("index-only", '"index-only"', IndexMode.INDEX_ONLY),
 }
 

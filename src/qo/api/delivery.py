@@ -20,21 +20,21 @@ async def deploy_version(
     """
     request: dict[str, Any] = {"source": source, **options}
     if bundle is not None:
-        await upload_bundle(client, bundle)
+        await upload_bundle(client, bundle.sha256, bundle.body)
         request["bundle"] = {"sha256": bundle.sha256, "jobs": list(bundle.jobs)}
     return await client.post(f"/v1/dags/{dag}/versions", request)
 
 
-async def upload_bundle(client: UserClient, bundle: Bundle) -> None:
-    """Upload the bundle, unless the dispatcher has it."""
-    registered = await client.post("/v1/bundles", {"sha256": bundle.sha256, "bytes": len(bundle.body)})
+async def upload_bundle(client: UserClient, sha256: str, body: bytes) -> dict[str, Any]:
+    """Upload the zip of a bundle, unless the dispatcher has it, and return the dispatcher's description."""
+    registered = await client.post("/v1/bundles", {"sha256": sha256, "bytes": len(body)})
     if registered["state"] == "final":
-        return
+        return registered
     path = f"/v1/bundles/{registered['bundle_id']}"
-    await client.put(path, bundle.body)
+    await client.put(path, body)
     try:
-        await client.post(f"{path}/finalize")
+        return await client.post(f"{path}/finalize")
     except NotFound:
         # A garbage collection has removed it in the meantime.
-        await client.put(path, bundle.body)
-        await client.post(f"{path}/finalize")
+        await client.put(path, body)
+        return await client.post(f"{path}/finalize")

@@ -40,6 +40,7 @@ GROUPS = {
         "invalidate": ("pipelines.invalidate", "Mark committed data as out of date, so that it is rebuilt."),
         "queue": ("pipelines.queue", "List the queues of pipelines, and how much waits in each."),
         "runtime": ("pipelines.runtime", "List the runtimes of pipelines, their queues and their limits."),
+        "bundle": ("pipelines.bundle", "Build, run, push and list bundles: code of functions."),
     },
     "Queue": {
         "submit": ("queue.submit", "Submit a task, or many from a file."),

@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from qo.config import kinds
 from qo.config.setting import setting
+
+
+class LocalBundles(StrEnum):
+    """How bundles run on the dispatcher's own machine."""
+
+    OFF = "off"
+    SANDBOX = "sandbox"
+    UNSAFE = "unsafe"  # As the dispatcher's user, who is an admin.
+
+
+def _accept_local_bundles(value: object) -> LocalBundles:
+    text = str(value).strip().lower() if isinstance(value, str | bool) else ""
+    if text == "true":
+        raise kinds.InvalidValue("true meant no sandbox: write sandbox, or unsafe for what it was")
+    if text not in ("false", *LocalBundles):
+        raise kinds.InvalidValue
+    return LocalBundles.OFF if text == "false" else LocalBundles(text)
+
+
+_LOCAL_BUNDLES = kinds.Kind("one of off, sandbox, unsafe", lambda text: text, _accept_local_bundles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,12 +173,12 @@ class DispatcherSettings:
         kind=kinds.TEXT,
         help="The AWS Lambda function that runs bundles, by name or ARN; unset: none, but see QO_LAMBDA_LOCAL.",
     )
-    lambda_local: bool = setting(
-        False,
+    lambda_local: LocalBundles = setting(  # noqa: RUF009 - an immutable value, made once.
+        LocalBundles.OFF,
         "QO_LAMBDA_LOCAL",
-        kind=kinds.FLAG,
-        help="Without a function, run bundles as processes of the dispatcher's own user, who is an admin. There is no "
-        "sandbox: whoever may upload a bundle can do everything that this user can.",
+        kind=_LOCAL_BUNDLES,
+        help="Without a function, how bundles run on the dispatcher's machine. sandbox: in one, if the machine offers "
+        "it. unsafe: as its own user, so that whoever may upload a bundle can do everything that this user can.",
     )
     lambda_endpoint: str | None = setting(
         None,

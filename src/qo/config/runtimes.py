@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -11,6 +12,8 @@ from typing import Any, cast
 from qo.config import kinds
 from qo.config.kinds import InvalidValue, Kind
 from qo.core.idleness import parse_idle_s
+from qo.core.pipeline.bundle import check_variable
+from qo.errors import UsageError
 
 # A name of a runtime or a queue is a part of keys in the bucket.
 RUNTIME_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
@@ -32,6 +35,10 @@ class RuntimeSettings:
     timeout_seconds: float | None = None
     idle_timeout: str | None = None
     max_in_flight: int | None = None
+    parallel: int | None = None
+    env: tuple[str, ...] = ()
+    network: bool | None = None
+    engine: tuple[str, ...] = ()
     queue_limits: Counts = ()
     operator_limits: Counts = ()
 
@@ -92,6 +99,28 @@ def _accept_counts(value: Any) -> Counts:
 
 _COUNTS = Kind("a table of whole numbers of at least 1", lambda text: text, _accept_counts)
 
+
+def _accept_variables(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in cast("list[Any]", value)):
+        raise InvalidValue
+    names = cast("list[str]", value)
+    for each in names:
+        try:
+            check_variable(each)
+        except UsageError as error:
+            raise InvalidValue(str(error)) from None
+    return tuple(names)
+
+
+def _accept_engine(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidValue
+    try:
+        return tuple(shlex.split(value))
+    except ValueError as error:
+        raise InvalidValue(str(error)) from None
+
+
 _FIELDS: Mapping[str, Kind] = {
     "kind": kinds.NAME,
     "image": kinds.TEXT,
@@ -101,6 +130,10 @@ _FIELDS: Mapping[str, Kind] = {
     "timeout_seconds": kinds.number(1, 86_400),
     "idle_timeout": IDLE,
     "max_in_flight": kinds.whole(1),
+    "parallel": kinds.whole(1, 1000),
+    "env": Kind("a list of names of environment variables", lambda text: text, _accept_variables),
+    "network": kinds.FLAG,
+    "engine": Kind("a command line such as docker, or podman --remote", lambda text: text, _accept_engine),
     "queue_limits": _COUNTS,
     "operator_limits": _COUNTS,
 }

@@ -17,7 +17,6 @@ from qo.asgi.stopping import stop_on_signals
 from qo.config.settings import Settings
 from qo.dispatcher.auth.local_tokens import local_tokens
 from qo.dispatcher.auth.signing_keys import KeyRing
-from qo.dispatcher.bundles.bundle_store import BundleStore
 from qo.dispatcher.engine.fast_path import FastPath, WakeUpBuffer
 from qo.dispatcher.engine.loop import Loop, Tick
 from qo.dispatcher.engine.loops import (
@@ -45,14 +44,16 @@ from qo.dispatcher.outbox.outbox import TakenEffect
 from qo.dispatcher.outbox.queues import BucketQueues, queue_settings
 from qo.dispatcher.outbox.wakeup import WakeUps
 from qo.dispatcher.runtimes import in_process
-from qo.dispatcher.runtimes.invoker import Functions, Invoker, LocalFunctions, NoFunctions
+from qo.dispatcher.runtimes.choice import choose_functions
+from qo.dispatcher.runtimes.invoker import Invoker
+from qo.dispatcher.runtimes.local_functions import Functions
 from qo.dispatcher.secrets.chosen_store import open_secrets, watch
 from qo.dispatcher.state import topology
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.loop_names import LoopName
 from qo.dispatcher.state.upgrade import upgrade
 from qo.errors import ConfigError, Unavailable
-from qo.pipeline.registry import Registry, configured_registry
+from qo.pipeline.registry import Launcher, Registry, configured_registry
 from qo.queue.connecting import connect
 from qo.store import private
 from qo.telemetry.metric_pusher import pushed_metrics
@@ -295,18 +296,15 @@ async def _run(
     config = settings.dispatcher
     secrets = await asyncio.to_thread(open_secrets, settings, state)
     ring = await asyncio.to_thread(KeyRing.open, secrets)
-    runtime = functions or functions_of(settings)
-    invoker: Invoker | None = None
+    invokers: list[Invoker] = []
 
     def started(addresses: Addresses) -> None:
-        nonlocal invoker
         url = config.internal_url or addresses.internal  # Functions need it, so none starts before.
-        freed = partial(dispatcher.nudge, FREED)
-        invoker = Invoker(state, ring, runtime, data_root=config.data_root, url=url, on_end=freed)
+        invokers.extend(_open_invokers(dispatcher, ring, functions, url))
         on_start(addresses)
 
     def invoke() -> int:
-        return 0 if invoker is None else invoker.tick()
+        return sum(each.tick() for each in invokers)
 
     dispatcher = Dispatcher(state, queues, settings, registry=registry, invoke=invoke)
     served_queue = await connect(settings) if config.serve_queue else None
@@ -336,19 +334,29 @@ async def _run(
         try:
             await asyncio.gather(running, watching)
         finally:
-            if invoker is not None:
-                await asyncio.to_thread(invoker.close)
+            for each in invokers:
+                await asyncio.to_thread(each.close)
             if served_queue is not None:
                 await served_queue.close()
 
 
-def functions_of(settings: Settings) -> Functions:
-    """Return the runtime of functions that the settings choose."""
-    config, store = settings.dispatcher, BundleStore(settings)
-    if config.lambda_function is None:
-        return LocalFunctions(store) if config.lambda_local else NoFunctions()
-    from qo.dispatcher.aws import FALLBACK_REGION
-    from qo.dispatcher.runtimes.aws_lambda import AwsFunctions
-
-    region = settings.s3.region or FALLBACK_REGION
-    return AwsFunctions(config.lambda_function, store, region=region, endpoint=config.lambda_endpoint)
+def _open_invokers(dispatcher: Dispatcher, ring: KeyRing, functions: Functions | None, url: str) -> list[Invoker]:
+    """Return an invoker for each runtime of functions. ``functions``: those of bundles; None: as the settings say."""
+    settings, state = dispatcher.settings, dispatcher.state
+    invokers: list[Invoker] = []
+    for runtime in dispatcher.registry.runtimes.values():
+        if runtime.launcher is not Launcher.INVOKE:
+            continue
+        own = functions if runtime.works_like == "lambda" else None
+        invoker = Invoker(
+            state,
+            ring,
+            own or choose_functions(settings, runtime, state, ring),
+            data_root=settings.dispatcher.data_root,
+            url=url,
+            queues=runtime.queues,
+            parallel=runtime.parallel,
+            on_end=partial(dispatcher.nudge, FREED),
+        )
+        invokers.append(invoker)
+    return invokers

@@ -214,7 +214,7 @@ JOB = Record(
         Field(
             "runtime",
             LINE,
-            "Who runs it: spark, python, lambda, dispatcher, or a runtime of the installation's settings.",
+            "Who runs it: spark, python, lambda, container, dispatcher, or a runtime of the installation's settings.",
             required=True,
         ),
         Field(

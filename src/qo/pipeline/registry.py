@@ -45,6 +45,10 @@ class Runtime:
     cpu: float | None = None
     idle_timeout: str | None = None  # Of its workers, where a job sets none.
     max_in_flight: int | None = None
+    parallel: int = 8  # How many of its functions one dispatcher runs at a time.
+    env: tuple[str, ...] = ()  # Variables of the dispatcher that its functions may request.
+    network: bool | None = None  # Whether its functions reach the network; None: as its kind has it.
+    engine: tuple[str, ...] = ()  # The container engine; empty: none runs.
     queue_limits: Mapping[str, int] = field(default_factory=dict[str, int])
     operator_limits: Mapping[str, int] = field(default_factory=dict[str, int])
 
@@ -125,10 +129,18 @@ DEFAULT = registry(
         _built_in(SPARK, Launcher.QUEUE, 1800.0),
         _built_in("python", Launcher.QUEUE, 1800.0),
         _built_in("lambda", Launcher.INVOKE, 60.0),
+        _built_in("container", Launcher.INVOKE, 1800.0),
         _built_in("dispatcher", Launcher.IN_PROCESS, 60.0),
     )
 )
-_COPIED = tuple(each.name for each in DEFAULT.runtimes.values() if each.launcher is Launcher.QUEUE)
+_COPIED = (*(each.name for each in DEFAULT.runtimes.values() if each.launcher is Launcher.QUEUE), "container")
+# Settings that only some kinds have.
+_OWN_SETTINGS = {
+    "parallel": ("lambda", "container"),
+    "env": ("lambda", "container"),
+    "network": ("lambda", "container"),
+    "engine": ("container",),
+}
 
 
 def configured_registry(tables: Iterable[RuntimeSettings]) -> Registry:
@@ -156,6 +168,9 @@ def _configured(table: RuntimeSettings) -> Runtime:
         raise ConfigError(
             f"{place}: queues are for runtimes with workers, and the dispatcher starts {kind} itself"
         )
+    for name, kinds in _OWN_SETTINGS.items():
+        if getattr(table, name) not in (None, ()) and kind not in kinds:
+            raise ConfigError(f"{place}: {name} is a setting of {' and '.join(kinds)}, not of {kind}")
     weights = parse_queues(table.queues)
     limits = dict(table.queue_limits)
     runtime = replace(
@@ -169,6 +184,10 @@ def _configured(table: RuntimeSettings) -> Runtime:
         cpu=table.cpu,
         idle_timeout=table.idle_timeout,
         max_in_flight=table.max_in_flight,
+        parallel=base.parallel if table.parallel is None else table.parallel,
+        env=table.env,
+        network=table.network,
+        engine=table.engine,
         queue_limits=limits,
         operator_limits=dict(table.operator_limits),
     )

@@ -19,10 +19,12 @@ from qo.dispatcher.bundles import bundle_store
 from qo.dispatcher.bundles.bundle_store import BundleStore
 from qo.dispatcher.outbox import outbox
 from qo.dispatcher.outbox.outbox import Effect
-from qo.dispatcher.runtimes.invoker import Functions, Invoker, LocalFunctions
+from qo.dispatcher.runtimes.invoker import Invoker
+from qo.dispatcher.runtimes.local_functions import Functions, LocalFunctions
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks.creation import NewTask, create
+from qo.function.sandbox import PlainProcess
 from support.dispatcher.pipelines import dag, deployed, job, live, source
 from support.dispatcher.zips import MAIN, bundle, sha256
 
@@ -64,7 +66,7 @@ class Site:
         made = Invoker(
             self.state,
             self.ring,
-            functions or LocalFunctions(self.shelf),
+            functions or LocalFunctions(self.shelf, PlainProcess()),
             data_root=self.data_root,
             url="http://127.0.0.1:1",
             parallel=parallel,
@@ -73,11 +75,11 @@ class Site:
         self.invokers.append(made)
         return made
 
-    def wake(self, number: int = 1) -> str:
+    def wake(self, number: int = 1, queue: str = "lambda") -> str:
         with self.state.write() as tx:
             new = NewTask(job=self.clean, dedupe_key=f"manual:{number}", partition_key=f"p{number}")
             (made,) = create(tx, [new])
-            outbox.add(tx, [Effect(f"wake-{number}", EffectKind.INVOKE, "lambda", made.task_id)])
+            outbox.add(tx, [Effect(f"wake-{number}", EffectKind.INVOKE, queue, made.task_id)])
             tx.execute(sa.update(schema.tasks).where(schema.tasks.c.id == made.task_id).values(released_at=tx.now))
         return made.task_id
 

@@ -12,8 +12,10 @@ import pytest
 
 from qo.api.contract.bundle import Invocation
 from qo.api.contract.task import Work
-from qo.dispatcher.runtimes import subprocess_lambda
-from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
+from qo.function import execution
+from qo.function.execution import Conditions
+from qo.function.function_messages import Stop, Verdict, parse_request
+from qo.function.sandbox import Access, PlainProcess, Sandbox
 from support.dispatcher.states import Clock, clock, state  # noqa: F401
 from support.dispatcher.zips import MAIN, bundle, sha256
 
@@ -55,9 +57,18 @@ def run(
     offered: dict[str, str] | None = None,
     watch: Callable[[], Stop | None] = lambda: None,
     timeout_s: float | None = None,
+    sandbox: Sandbox | None = None,
+    access: Access | None = None,
+    memory_bytes: int = 0,
     **changed: Any,
 ) -> Verdict:
     body = bundle({MAIN: code, "lib.py": "WORD = 'vendored'"}, **changed)
-    return subprocess_lambda.run(
-        invocation_of(body), body, offered=offered or {}, watch=watch, timeout_s=timeout_s
-    )
+    conditions = Conditions(sandbox or PlainProcess(), access or Access(), offered or {}, memory_bytes, timeout_s)
+    return run_invocation(invocation_of(body), body, conditions, watch)
+
+
+def run_invocation(
+    invocation: Invocation, body: bytes, conditions: Conditions, watch: Callable[[], Stop | None] = lambda: None
+) -> Verdict:
+    document = invocation.model_dump_json().encode()
+    return execution.run(parse_request(document), document, body, conditions, watch)

@@ -33,8 +33,8 @@ from qo.agent.dataset_files import Storage
 from qo.api.contract.task import Work, WorkCode
 from qo.config.worker import PackageDrift
 from qo.core.pipeline.bundle import MANIFEST, Manifest, parse
-from qo.dispatcher.bundles import archive
 from qo.errors import QoError, UsageError
+from qo.function import archive
 from qo.pipeline.code.fingerprint import fingerprint
 from qo.pipeline.code.modules import Unresolvable
 from qo.pipeline.code.packages import find_differences

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from qo.api.contract.body import Answer, Body
-from qo.api.contract.task import EventBody, Outcome, OutputBody, Work
+from qo.api.contract.task import Work
 from qo.core.pipeline.bundle import ZIP_BYTES_MAX
 
 
@@ -26,9 +26,16 @@ class BundleAnswer(Answer):
     created_at: datetime
     created_by: str
     upload_url: str | None = None  # PUT the zip there; unset: send it to the dispatcher.
-    runtime: str | None = None  # From the manifest, once the bundle is uploaded.
+    name: str | None = None  # From the manifest, once the bundle is uploaded, as are the others.
+    runtime: str | None = None
     entrypoint: str | None = None
     files: int | None = None
+    env_allowlist: list[str] = []
+
+
+class BundleList(Answer):
+    bundles: list[BundleAnswer]
+    next: str | None = None
 
 
 class Invocation(Answer):
@@ -43,20 +50,7 @@ class Invocation(Answer):
     dispatcher_url: str
     bundle_url: str | None = Field(
         default=None, repr=False
-    )  # Where to fetch the bundle; unset: it is unpacked already.
-    bundle_sha256: str
-    entrypoint: str
+    )  # Where to fetch the bundle; unset: the dispatcher's /v1/task/bundle.
+    bundle_sha256: str = ""  # Of a container: none.
+    entrypoint: str = ""
     work: Work
-
-
-class FunctionReply(Body):
-    """The one JSON object that a function writes to its standard output. ``{}`` is success."""
-
-    display_fields: ClassVar[frozenset[str]] = frozenset({"error", "result"})
-
-    outcome: Literal[Outcome.SUCCESS, Outcome.RETRYABLE, Outcome.FATAL] = Outcome.SUCCESS
-    outputs: list[OutputBody] = Field(default=[], max_length=1000)
-    events: list[EventBody] = Field(default=[], max_length=1000)
-    error: str | None = Field(default=None, max_length=20_000)
-    retry_after_s: float | None = Field(default=None, ge=0, le=86_400)
-    result: Any = None

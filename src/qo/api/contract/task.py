@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from qo.api.contract.body import Answer, Body
+from qo.core.pipeline.states import Outcome
 
 NUMBER_MAX = 2**63 - 1
 SIZE_MAX = 2**50  # Of one output: sums over many outputs must fit in 64 bits, too.
@@ -256,14 +257,6 @@ class EventsAnswer(Answer):
 
 
 # The end
-
-
-class Outcome(StrEnum):
-    SUCCESS = "success"
-    RETRYABLE = "retryable_error"
-    FATAL = "fatal_error"
-    CANCELLED = "cancelled"
-    RELEASED = "released"  # Not done, but not its fault: does not count as an attempt.
 
 
 class OutputBody(Body):

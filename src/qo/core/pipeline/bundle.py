@@ -29,6 +29,7 @@ PATH_CHARS_MAX, SEGMENT_CHARS_MAX = 400, 200
 ENV_MAX = 50
 
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _ENV = re.compile(r"[A-Z][A-Z0-9_]{0,99}\Z")
 # Names that control an interpreter, a loader or a library, or that hold settings of qo.
 _ENV_DENIED = re.compile(r"(PATH|HOME|IFS|ENV|SHELL|BASH_.*|LD_.*|DYLD_.*|PYTHON.*|NODE_.*|QO_.*|AWS_.*|S3_.*)\Z")
@@ -46,9 +47,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     files: tuple[File, ...]
     entrypoint: str | None = None  # One of the files; None for a pipeline.
     env_allowlist: tuple[str, ...] = ()  # Variables that it asks for, among those that the installation offers.
+    name: str | None = None  # For people.
+    python: str | None = None  # The Python version that packed it; of a function, without its last part.
     # The following are for pipelines only.
     packages: dict[str, str] = {}  # Installed packages that its modules import, with their versions.
-    python: str | None = None  # The Python version that packed it.
     included: tuple[str, ...] = ()  # The files that the project lists under ``include``.
     own_process: str | None = None  # Why it cannot run beside other versions in one interpreter.
 
@@ -89,6 +91,10 @@ def check(manifest: Manifest) -> None:
     _check_apart([each.path for each in manifest.files])
     if sum(each.bytes for each in manifest.files) > TOTAL_BYTES_MAX:
         raise UsageError(f"the files of a bundle have {TOTAL_BYTES_MAX} bytes at most")
+    if manifest.name is not None and not _NAME.match(manifest.name):
+        raise UsageError(
+            f"the name of the bundle, {manifest.name[:100]!r}, is not 1 to 100 letters, digits, . _ and -"
+        )
     _check_entrypoint(manifest)
     _check_environment(manifest.env_allowlist)
 
@@ -164,5 +170,10 @@ def _check_environment(names: tuple[str, ...]) -> None:
     if len(names) > ENV_MAX:
         raise UsageError(f"a bundle asks for {ENV_MAX} variables at most")
     for name in names:
-        if not _ENV.match(name) or _ENV_DENIED.match(name):
-            raise UsageError(f"a bundle cannot have the variable {name[:100]!r}")
+        check_variable(name)
+
+
+def check_variable(name: str) -> None:
+    """Raises UsageError for a variable that code of users cannot have."""
+    if not _ENV.match(name) or _ENV_DENIED.match(name):
+        raise UsageError(f"a bundle cannot have the variable {name[:100]!r}")

@@ -76,3 +76,13 @@ class BackfillState(StrEnum):
 class BundleState(StrEnum):
     UPLOADING = "uploading"
     FINAL = "final"
+
+
+class Outcome(StrEnum):
+    """How an attempt ended, as it is reported."""
+
+    SUCCESS = "success"
+    RETRYABLE = "retryable_error"
+    FATAL = "fatal_error"
+    CANCELLED = "cancelled"
+    RELEASED = "released"  # Not done, but not its fault: does not count as an attempt.

@@ -11,16 +11,16 @@ from contextlib import contextmanager
 import msgspec
 import sqlalchemy as sa
 
-from qo.api.contract.bundle import BundleAnswer, CreateBundle
+from qo.api.contract.bundle import BundleAnswer, BundleList, CreateBundle
 from qo.config.settings import Settings
 from qo.core.pipeline.bundle import SHA256, ZIP_BYTES_MAX, Manifest
 from qo.core.pipeline.plan import derive_id
 from qo.core.pipeline.states import BundleState
 from qo.dispatcher import aws
-from qo.dispatcher.bundles import archive
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
 from qo.errors import NoSuchBucket, NotFound, Refused, StoreError, Unavailable, UsageError
+from qo.function import archive
 from qo.store.blocking_files import BlockingFiles
 
 DIRECTORY = "bundles"  # Below the data root.
@@ -147,6 +147,35 @@ def show(tx: Tx, bundle_id: str) -> BundleAnswer:
     row = tx.one(sa.select(_bundles).where(_bundles.c.id == bundle_id))
     if row is None:
         raise NotFound(f"there is no bundle {bundle_id!r}: register it first")
+    return _answer(row)
+
+
+def list_functions(tx: Tx, after: str | None, limit: int) -> BundleList:
+    """List the bundles of functions, and those that were not finalized, newest first.
+
+    The code of pipelines is not listed. Raises NotFound for ``after`` that is no bundle.
+    """
+    query = sa.select(_bundles).order_by(_bundles.c.created_at.desc(), _bundles.c.id.desc())
+    if after is not None:
+        last = tx.one(sa.select(_bundles.c.created_at).where(_bundles.c.id == after))
+        if last is None:
+            raise NotFound(f"there is no bundle {after!r} to continue after: list from the beginning")
+        at = last["created_at"]
+        query = query.where(
+            sa.or_(_bundles.c.created_at < at, sa.and_(_bundles.c.created_at == at, _bundles.c.id < after))
+        )
+    # A manifest is JSON, which the two databases search differently, and bundles are few.
+    bundles: list[BundleAnswer] = []
+    for row in tx.all(query):
+        if row["manifest"] is not None and row["manifest"]["runtime"] == "pipeline":
+            continue
+        if len(bundles) == limit:
+            return BundleList(bundles=bundles, next=bundles[-1].bundle_id)
+        bundles.append(_answer(row))
+    return BundleList(bundles=bundles)
+
+
+def _answer(row: sa.RowMapping) -> BundleAnswer:
     manifest = None if row["manifest"] is None else msgspec.convert(row["manifest"], Manifest)
     return BundleAnswer(
         bundle_id=row["id"],
@@ -154,9 +183,11 @@ def show(tx: Tx, bundle_id: str) -> BundleAnswer:
         state=row["state"],
         created_at=row["created_at"],
         created_by=row["created_by"],
+        name=None if manifest is None else manifest.name,
         runtime=None if manifest is None else manifest.runtime,
         entrypoint=None if manifest is None else manifest.entrypoint,
         files=None if manifest is None else len(manifest.files),
+        env_allowlist=[] if manifest is None else list(manifest.env_allowlist),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import Query
+from fastapi import Query, Response
 
 from qo.api.contract.credential import CredentialsAnswer, CredentialsRequest
 from qo.api.contract.task import (
@@ -26,10 +26,17 @@ from qo.dispatcher.attempts import running as attempts
 from qo.dispatcher.auth import capability as capabilities
 from qo.dispatcher.auth import credentials as minting
 from qo.dispatcher.auth import scopes
+from qo.dispatcher.bundles import bundle_store
+from qo.dispatcher.bundles.bundle_store import BundleStore
 from qo.dispatcher.commits import keeping, replacing
 from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.routes import AfterPiece, Call, CallerParam, ContextParam, Routes
 from qo.dispatcher.state.database import Tx
+from qo.errors import NotFound
+
+
+class ZipResponse(Response):
+    media_type = "application/zip"
 
 
 def heartbeat(context: ContextParam, caller: CallerParam, body: HeartbeatRequest) -> HeartbeatAnswer:
@@ -128,11 +135,23 @@ def task_kept(context: ContextParam, caller: CallerParam, body: KeptRequest) -> 
         return keeping.keep(tx, body.task_id, body.output)
 
 
+def task_bundle(context: ContextParam, caller: CallerParam) -> Response:
+    """Get the bundle of the attempt's function, as a zip."""
+    with context.state.read() as tx:
+        capabilities.require_running(tx, caller.capability)
+        work = attempts.fetch(tx, caller.capability.task_id, context.settings.dispatcher.data_root).work
+        if work is None or work.bundle_id is None:
+            raise NotFound("the task runs no bundle")
+        bundle = bundle_store.usable(tx, work.bundle_id)
+    return ZipResponse(BundleStore(context.settings).read(bundle.sha256))
+
+
 def install(routes: Routes) -> None:
     routes.post("/v1/task/heartbeat", heartbeat, 404, 409, frequent=True)
     routes.post("/v1/task/events", emit_events, 404, 409)
     routes.post("/v1/task/complete", complete, 404, 409, frequent=True, together=complete_together)
     routes.post("/v1/task/credentials", credentials, 409)
     routes.get("/v1/task/inputs", task_inputs, 400, 404, 409)
+    routes.get("/v1/task/bundle", task_bundle, 404, 409, response_class=ZipResponse)
     routes.get("/v1/task/standing", task_standing, 400, 404, 409)
     routes.post("/v1/task/kept", task_kept, 404, 409)

@@ -1,4 +1,4 @@
-"""Routes for bundles of code: register, upload, finalize."""
+"""Routes for bundles of code: register, upload, finalize, list."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Path, Request
 
-from qo.api.contract.bundle import BundleAnswer, CreateBundle
+from qo.api.contract.bundle import BundleAnswer, BundleList, CreateBundle
 from qo.core.pipeline.bundle import ZIP_BYTES_MAX
 from qo.dispatcher.bundles import bundle_store
 from qo.dispatcher.bundles.bundle_store import BundleStore
-from qo.dispatcher.http.routes import CallerParam, ContextParam, Routes
+from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
 
 UPLOADS = "/v1/bundles/"  # Bodies below this path may be as large as a bundle.
 BYTES_MAX = ZIP_BYTES_MAX
@@ -24,6 +24,12 @@ def create_bundle(context: ContextParam, caller: CallerParam, body: CreateBundle
     present = store.has(body.sha256)  # Outside the transaction: a bucket is slow.
     with context.state.write() as tx:
         return bundle_store.register(tx, body, caller.name, store, present=present)
+
+
+def list_bundles(context: ContextParam, after: After = None, limit: Limit = 100) -> BundleList:
+    """List the bundles of functions, newest first."""
+    with context.state.read() as tx:
+        return bundle_store.list_functions(tx, after, limit)
 
 
 def show_bundle(context: ContextParam, bundle_id: BundleId) -> BundleAnswer:
@@ -58,6 +64,7 @@ _ZIP: dict[str, Any] = {
 
 def install(routes: Routes) -> None:
     routes.post("/v1/bundles", create_bundle)
+    routes.get("/v1/bundles", list_bundles, 404)
     routes.get("/v1/bundles/{bundle_id}", show_bundle, 404)
     routes.put("/v1/bundles/{bundle_id}", upload_bundle, 404, extra=_ZIP)
     routes.post("/v1/bundles/{bundle_id}/finalize", finalize_bundle, 404)

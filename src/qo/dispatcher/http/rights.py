@@ -66,6 +66,7 @@ PUBLIC: Mapping[str, Need] = {
     "list_commits": Need.READER,
     "list_changes": Need.READER,
     "judge_prefixes": Need.WRITER,
+    "list_bundles": Need.READER,
     "show_bundle": Need.READER,
     "create_bundle": Need.WRITER,
     "upload_bundle": Need.WRITER,
@@ -96,6 +97,7 @@ INTERNAL: Mapping[str, Need] = {
     "last_segment": Need.TASK,
     "credentials": Need.TASK,
     "task_inputs": Need.TASK,
+    "task_bundle": Need.TASK,
     "task_standing": Need.TASK,
     "task_kept": Need.TASK,
 }

@@ -52,6 +52,8 @@ _THESE = (
     .limit(sa.bindparam("most"))
 )
 _DUE, _DUE_LOCKED = Prepared(_THESE), Prepared(_THESE.with_for_update(skip_locked=True))
+_OF_QUEUES = _THESE.where(outbox.c.queue.in_(sa.bindparam("queues", expanding=True)))
+_DUE_OF, _DUE_OF_LOCKED = Prepared(_OF_QUEUES), Prepared(_OF_QUEUES.with_for_update(skip_locked=True))
 _TAKE = Prepared(sa.update(outbox).where(outbox.c.seq.in_(sa.bindparam("seqs", expanding=True))))
 _MARK_DONE = Prepared(
     sa.update(outbox)
@@ -112,16 +114,27 @@ def add(tx: Tx, effects: Sequence[Effect], handed: Collection[EffectKind] = ()) 
     return len(tx.insert_absent(outbox, rows, returning=outbox.c.id)) if rows else 0
 
 
-def due(tx: Tx, kinds: Collection[EffectKind] = frozenset({EffectKind.WAKE})) -> bool:
-    """Whether an effect of these kinds is due."""
-    return bool(tx.rows(_DUE, _due_values(tx, kinds, 1)))
+def due(
+    tx: Tx, kinds: Collection[EffectKind] = frozenset({EffectKind.WAKE}), queues: Collection[str] | None = None
+) -> bool:
+    """Whether an effect of these kinds is due. ``queues``: of these only; None: of all."""
+    return bool(tx.rows(_DUE if queues is None else _DUE_OF, _due_values(tx, kinds, 1, queues)))
 
 
 def take(
-    tx: Tx, limit: int, kinds: Collection[EffectKind] = frozenset({EffectKind.WAKE}), *, taken_s: float = TAKEN_S
+    tx: Tx,
+    limit: int,
+    kinds: Collection[EffectKind] = frozenset({EffectKind.WAKE}),
+    queues: Collection[str] | None = None,
+    *,
+    taken_s: float = TAKEN_S,
 ) -> list[TakenEffect]:
-    """Reserve up to ``limit`` due effects, the longest due first. Concurrent callers get different ones."""
-    rows = tx.mappings(_DUE_LOCKED, _due_values(tx, kinds, limit))
+    """Reserve up to ``limit`` due effects, the longest due first. Concurrent callers get different ones.
+
+    ``queues``: of these only; None: of all.
+    """
+    query = _DUE_LOCKED if queues is None else _DUE_OF_LOCKED
+    rows = tx.mappings(query, _due_values(tx, kinds, limit, queues))
     if rows:
         seqs, until = [row["seq"] for row in rows], tx.now + timedelta(seconds=taken_s)
         tx.do(_TAKE, {"seqs": seqs, "available_at": until})
@@ -133,8 +146,11 @@ def take(
     ]
 
 
-def _due_values(tx: Tx, kinds: Collection[EffectKind], limit: int) -> dict[str, Any]:
-    return {"now": tx.now, "kinds": sorted(kinds), "most": limit}
+def _due_values(
+    tx: Tx, kinds: Collection[EffectKind], limit: int, queues: Collection[str] | None
+) -> dict[str, Any]:
+    values = {"now": tx.now, "kinds": sorted(kinds), "most": limit}
+    return values if queues is None else values | {"queues": sorted(queues)}
 
 
 def mark_done(tx: Tx, ids: Collection[str]) -> None:

@@ -1,8 +1,8 @@
 """Functions of AWS Lambda, or of a service with the same API.
 
-One function runs all bundles: it fetches the bundle from the URL in the invocation, checks its hash, runs the
-entrypoint, sends heartbeats and reports through /v1/task. It is invoked asynchronously. Only the dispatcher retries:
-the retries of the client and of the service are switched off.
+One function runs all bundles, by the handler ``qo.function.aws.handler``: it fetches the bundle from the URL in the
+invocation or, without one, from the dispatcher, and reports through /v1/task. It is invoked asynchronously. Only the
+dispatcher retries: the retries of the client and of the service are switched off.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from qo.api.contract.bundle import Invocation
 from qo.api.contract.task import Outcome
 from qo.dispatcher import aws
 from qo.dispatcher.bundles.bundle_store import BundleStore
-from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
 from qo.errors import NotFound, QoError, Refused, Unavailable
+from qo.function.function_messages import Stop, Verdict
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The runtime ``lambda``: functions that the dispatcher itself starts.
+"""The runtimes ``lambda`` and ``container``: functions that the dispatcher itself starts.
 
     1. take a wake-up of the kind ``invoke`` from the outbox
     2. in one transaction: lease the task, issue its token, and mark the wake-up as done
@@ -15,15 +15,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+
+from pydantic import ValidationError
 
 from qo.api.contract.bundle import Invocation
-from qo.api.contract.task import Claimed, ClaimRequest, CompleteRequest, HeartbeatRequest, Outcome
+from qo.api.contract.task import Claimed, ClaimRequest, CompleteRequest, HeartbeatRequest, Outcome, Work
 from qo.core.pipeline.states import EffectKind
-from qo.core.redaction import redact
 from qo.core.retry import delay_s
 from qo.core.task import RetryPolicy
 from qo.dispatcher.attempts import completion, running
@@ -31,62 +31,21 @@ from qo.dispatcher.attempts.claiming import BEATS, claim
 from qo.dispatcher.auth.scopes import token_for
 from qo.dispatcher.auth.signing_keys import KeyRing
 from qo.dispatcher.bundles import bundle_store
-from qo.dispatcher.bundles.bundle_store import BundleStore
 from qo.dispatcher.outbox import outbox
-from qo.dispatcher.outbox.outbox import TakenEffect
-from qo.dispatcher.runtimes import subprocess_lambda
-from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
+from qo.dispatcher.outbox.outbox import Effect, TakenEffect
+from qo.dispatcher.runtimes.local_functions import Functions
 from qo.dispatcher.state.database import State, Tx
-from qo.errors import Contended, Forbidden, LeaseLost, NotFound, QoError, Refused, Unavailable, UsageError
+from qo.errors import Contended, Forbidden, LeaseLost, NotFound, Refused, Unavailable, UsageError
+from qo.function.function_messages import Stop, Verdict
+from qo.function.invocation_handler import describe, invalid_report
+from qo.pipeline.operators.built_in import CONTAINER
 
 log = logging.getLogger(__name__)
 
-WORKER = "lambda"
+RUNTIME = "lambda"
 PARALLEL = 8
-ERROR_MAX = 20_000
-# A function is stopped a little before its attempt times out, while its end can still be reported.
-MARGIN_S, MARGIN_PART = 2.0, 0.1
 REPORT_RETRY = RetryPolicy(initial_interval_ms=100, max_interval_ms=5_000, multiplier=2.0, jitter_percent=0.5)
-NO_RUNTIME = (
-    "this dispatcher runs no bundles: set QO_LAMBDA_FUNCTION to a function that does, or, where every writer is "
-    "trusted with this machine, QO_LAMBDA_LOCAL=true; restart the dispatcher, then replay the task"
-)
 CLOSING_S = 5.0  # A dispatcher that stops repeats a report for so long.
-
-
-class Functions(Protocol):
-    """A runtime of functions. ``launch`` blocks while it watches; None: the function reports by itself."""
-
-    def launch(self, invocation: Invocation, watch: Callable[[], Stop | None]) -> Verdict | None: ...
-
-
-class NoFunctions:
-    """Runs no functions: a bundle is code that some writer uploaded, and this process holds an admin's secrets."""
-
-    def launch(self, invocation: Invocation, watch: Callable[[], Stop | None]) -> Verdict | None:
-        return Verdict(Outcome.FATAL, error=NO_RUNTIME)
-
-
-class LocalFunctions:
-    """Runs functions as processes of this machine, with all rights of its user: only if the operator allows it.
-
-    ``offered``: environment variables that a bundle may request.
-    """
-
-    def __init__(self, store: BundleStore, offered: Mapping[str, str] | None = None) -> None:
-        self._store = store
-        self._offered = dict(offered or {})
-
-    def launch(self, invocation: Invocation, watch: Callable[[], Stop | None]) -> Verdict | None:
-        try:
-            body = self._store.read(invocation.bundle_sha256)
-        except Unavailable as error:
-            return Verdict(Outcome.RETRYABLE, error=str(error))
-        except QoError as error:
-            return Verdict(Outcome.FATAL, error=str(error))
-        timeout = invocation.work.timeout_seconds or subprocess_lambda.TIMEOUT_S
-        limit = timeout - min(MARGIN_S, timeout * MARGIN_PART)
-        return subprocess_lambda.run(invocation, body, offered=self._offered, watch=watch, timeout_s=limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +57,7 @@ class _Refusal:
 
 
 class Invoker:
-    """Handles ``invoke`` wake-ups, several at once. ``url``: where functions reach the task API.
+    """Handles ``invoke`` wake-ups of some queues, ``parallel`` at once. ``url``: where functions reach the task API.
 
     ``on_end`` is called after each, on its thread.
     """
@@ -111,11 +70,12 @@ class Invoker:
         *,
         data_root: str,
         url: str,
+        queues: Collection[str] = (RUNTIME,),
         parallel: int = PARALLEL,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._state, self._ring, self._functions = state, ring, functions
-        self._on_end = on_end
+        self._on_end, self._queues = on_end, tuple(queues)
         self._data_root, self._url = data_root, url
         self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="qo-invoke")
         self._free = threading.Semaphore(parallel)
@@ -149,10 +109,10 @@ class Invoker:
         if limit == 0:
             return []
         with self._state.read() as tx:
-            if not outbox.due(tx, {EffectKind.INVOKE}):
+            if not outbox.due(tx, {EffectKind.INVOKE}, self._queues):
                 return []  # Without a write transaction, which would keep other writers waiting.
         with self._state.write() as tx:
-            return outbox.take(tx, limit, {EffectKind.INVOKE})
+            return outbox.take(tx, limit, {EffectKind.INVOKE}, self._queues)
 
     def _handle(self, wake: TakenEffect) -> None:
         try:
@@ -166,7 +126,7 @@ class Invoker:
     def _invoke(self, wake: TakenEffect) -> None:
         try:
             with self._state.write() as tx:
-                invocation = self._begin(tx, wake.effect.task_id)
+                invocation = self._begin(tx, wake.effect)
                 outbox.mark_done(tx, [wake.effect.id])
         except Exception as error:
             log.exception("task %s could not be leased", wake.effect.task_id)
@@ -176,40 +136,34 @@ class Invoker:
         if invocation is None:
             return
         if isinstance(invocation, _Refusal):
-            claimed = invocation.claimed
-            self._report(
-                _completion(claimed, Verdict(Outcome.FATAL, error=invocation.error)), claimed.heartbeat_s * BEATS
-            )
+            self._report(invocation.claimed, Verdict(Outcome.FATAL, error=invocation.error))
             return
         verdict = self._launch(invocation)
         if verdict is not None and verdict.stopped is not Stop.LOST:
-            self._report(_completion(invocation, verdict), invocation.heartbeat_s * BEATS)
+            self._report(invocation, verdict)
 
-    def _begin(self, tx: Tx, task_id: str) -> Invocation | _Refusal | None:
+    def _begin(self, tx: Tx, wake: Effect) -> Invocation | _Refusal | None:
         """Lease the task. None: it cannot be claimed any more."""
-        claimed = claim(tx, ClaimRequest(task_id=task_id, worker_id=WORKER), self._data_root)
+        claimed = claim(tx, ClaimRequest(task_id=wake.task_id, worker_id=wake.queue), self._data_root)
         if not isinstance(claimed, Claimed):
             return None
         work = claimed.work
         try:
-            if work.bundle_id is None:
-                raise Refused("the job names no bundle: give it udf with bundle_id and entrypoint")
-            bundle = bundle_store.usable(tx, work.bundle_id)
+            code = {} if work.operator == CONTAINER.name else _find_bundle(tx, work)
         except (NotFound, Refused) as error:
             return _Refusal(claimed, str(error))
         token_id = tx.ambient.task_id()
         token = token_for(self._ring, work, claimed.lease_id, self._data_root, token_id=token_id, now=tx.now)
         return Invocation(
-            task_id=task_id,
+            task_id=wake.task_id,
             attempt=claimed.attempt,
             lease_id=claimed.lease_id,
             lease_expires_at=claimed.lease_expires_at,
             heartbeat_s=claimed.heartbeat_s,
             capability_token=token,
             dispatcher_url=self._url,
-            bundle_sha256=bundle.sha256,
-            entrypoint=work.entrypoint or bundle.entrypoint or "",
             work=work,
+            **code,
         )
 
     def _launch(self, invocation: Invocation) -> Verdict | None:
@@ -247,20 +201,20 @@ class Invoker:
 
         return watch
 
-    def _report(self, end: CompleteRequest, lease_s: float) -> None:
+    def _report(self, attempt: Invocation | Claimed, verdict: Verdict) -> None:
         """Report how it ended. Repeating a report whose answer was lost changes nothing."""
         ambient, tries = self._state.ambient, 0
-        began = ambient.monotonic()
+        began, lease_s = ambient.monotonic(), attempt.heartbeat_s * BEATS
         while True:
             closing = self._closing.is_set()
             try:
-                self._settle(end)
+                self._settle(attempt, verdict)
                 return
             except (Unavailable, Contended) as error:
                 wait_s = delay_s(REPORT_RETRY, tries, ambient.unit())
                 allowed_s = min(lease_s, CLOSING_S) if closing else lease_s
                 if ambient.monotonic() - began + wait_s > allowed_s:
-                    log.warning("the end of task %s could not be reported: %s", end.task_id, error)
+                    log.warning("the end of task %s could not be reported: %s", attempt.work.task_id, error)
                     return  # Its lease expires.
             tries += 1
             if closing:
@@ -268,36 +222,32 @@ class Invoker:
             else:
                 self._closing.wait(wait_s)
 
-    def _settle(self, end: CompleteRequest) -> None:
+    def _settle(self, attempt: Invocation | Claimed, verdict: Verdict) -> None:
         try:
-            with self._state.write() as tx:
-                completion.complete(tx, end, self._data_root)
+            self._complete(_completion(attempt, verdict))
         except LeaseLost as error:
-            log.info("task %s was settled by somebody else: %s", end.task_id, error)
+            log.info("task %s was settled by somebody else: %s", attempt.work.task_id, error)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            reason = UsageError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+            self._complete(_completion(attempt, invalid_report(reason)))
         except (UsageError, Forbidden) as error:
-            message = f"the function's report is not valid: {error}"
-            fatal = CompleteRequest(
-                task_id=end.task_id,
-                attempt=end.attempt,
-                lease_id=end.lease_id,
-                outcome=Outcome.FATAL,
-                error=message[:ERROR_MAX],
-            )
-            with self._state.write() as tx:
-                completion.complete(tx, fatal, self._data_root)
+            self._complete(_completion(attempt, invalid_report(error)))
+
+    def _complete(self, end: CompleteRequest) -> None:
+        with self._state.write() as tx:
+            completion.complete(tx, end, self._data_root)
+
+
+def _find_bundle(tx: Tx, work: Work) -> dict[str, str]:
+    """Raises NotFound or Refused for work without a bundle that may run."""
+    if work.bundle_id is None:
+        raise Refused("the job names no bundle: give it udf with bundle_id and entrypoint")
+    bundle = bundle_store.usable(tx, work.bundle_id)
+    return {"bundle_sha256": bundle.sha256, "entrypoint": work.entrypoint or bundle.entrypoint or ""}
 
 
 def _completion(attempt: Invocation | Claimed, verdict: Verdict) -> CompleteRequest:
-    reply = verdict.reply
-    return CompleteRequest(
-        task_id=attempt.work.task_id,
-        attempt=attempt.attempt,
-        lease_id=attempt.lease_id,
-        outcome=verdict.outcome,
-        outputs=reply.outputs if reply is not None else [],
-        events=reply.events if reply is not None else [],
-        # All readers see the error, and the environment of a function holds secrets.
-        error=redact(verdict.error)[:ERROR_MAX] if verdict.error is not None else None,
-        retry_after_s=reply.retry_after_s if reply is not None else None,
-        result=reply.result if reply is not None else None,
-    )
+    """Raises ValidationError for a reply that no completion can hold."""
+    fence = {"task_id": attempt.work.task_id, "attempt": attempt.attempt, "lease_id": attempt.lease_id}
+    return CompleteRequest.model_validate(fence | describe(verdict))

@@ -6,9 +6,7 @@ The same files give the same bundle, byte for byte, wherever and whenever they a
 from __future__ import annotations
 
 import hashlib
-import io
 import platform
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +17,11 @@ from qo.config import origins
 from qo.config.settings import Isolation, Settings
 from qo.core.pipeline.bundle import FILE_BYTES_MAX, FILES_MAX, MANIFEST, ZIP_BYTES_MAX, File, Manifest, check
 from qo.errors import UsageError
+from qo.function.archive import write_zip
 from qo.pipeline.code.isolation import find_reason
 from qo.pipeline.code.modules import Module, Sources, parents
 from qo.pipeline.code.packages import record_packages
 
-_EPOCH = (1980, 1, 1, 0, 0, 0)
 _SKIPPED = frozenset({"__pycache__", "node_modules", ".git", ".qo", ".venv"})
 
 
@@ -75,7 +73,7 @@ def pack(operators: Mapping[str, str], roots: Sequence[Path], project: Project) 
     bodies = {_path_in_bundle(each): each.path.read_bytes() for each in modules}
     bodies = {**project.files, **bodies}
     manifest = _describe(modules, bodies, project)
-    body = _zip(bodies, manifest)
+    body = write_zip({**bodies, MANIFEST: msgspec.json.encode(manifest, order="deterministic")})
     if len(body) > ZIP_BYTES_MAX:
         raise UsageError(
             f"the code of this pipeline has {len(body):,} bytes: at most {ZIP_BYTES_MAX:,} can be packed with a version"
@@ -100,17 +98,6 @@ def _describe(modules: Sequence[Module], bodies: Mapping[str, bytes], project: P
     )
     check(manifest)
     return manifest
-
-
-def _zip(bodies: Mapping[str, bytes], manifest: Manifest) -> bytes:
-    """Zip the files without times and permissions: only their contents count."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path, body in sorted(
-            {**bodies, MANIFEST: msgspec.json.encode(manifest, order="deterministic")}.items()
-        ):
-            archive.writestr(zipfile.ZipInfo(path, _EPOCH), body, zipfile.ZIP_DEFLATED)
-    return packed.getvalue()
 
 
 def _path_in_bundle(module: Module) -> str:

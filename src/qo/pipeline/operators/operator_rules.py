@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qo.core.pipeline.dag import SourceKind
 from qo.pipeline.draft import JobDraft
-from qo.pipeline.operators.built_in import BUILT_IN, UDF
+from qo.pipeline.operators.built_in import BUILT_IN, CONTAINER, UDF
 from qo.pipeline.operators.spec import OperatorSpec
 from qo.pipeline.problems import Report, closest
 from qo.pipeline.registry import Launcher, Registry, Runtime
@@ -139,6 +139,9 @@ def _check_udf(job_draft: JobDraft, report: Report) -> None:
     elif job.udf is not None and job.runtime != "lambda":
         hint = "write 'runtime: lambda'"
         report.add((*path, "runtime"), "code of users runs in the runtime lambda only", hint)
+    if job.operator == CONTAINER.name and job.secrets:
+        hint = "remove them, and request variables that the runtime offers under 'env' of its 'config'"
+        report.add((*path, "secrets"), f"{job.name!r} runs in a container, which gets no secrets", hint, key=True)
     if (job.operator == UDF.name or job.udf is not None) and job.secrets:
         hint = "remove them: code of users is not trusted with secrets"
         report.add((*path, "secrets"), f"{job.name!r} runs code of a user", hint, key=True)

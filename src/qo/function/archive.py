@@ -1,4 +1,6 @@
-"""Bundle archives from untrusted senders: read with limits, and unpacked only if every file matches the manifest.
+"""Bundle archives: written byte for byte the same, and read from untrusted senders.
+
+They are read with limits, and unpacked only if every file matches the manifest.
 
 A zip is validated before it is unpacked, and each file again by its own bytes, because the directory of a zip can
 claim anything.
@@ -14,7 +16,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,6 +39,18 @@ _END = struct.Struct("<4s4H2LH")  # The record at the very end of a zip.
 _DIRECTORY_BYTES_MAX = (FILES_MAX + 1) * (46 + 4 * PATH_CHARS_MAX + 128)
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _ENCRYPTED = 0x1
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def write_zip(files: Mapping[str, bytes], mode: int = 0o600) -> bytes:
+    """Zip files, given by path, without their times and permissions: only their contents count."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, body in sorted(files.items()):
+            entry = zipfile.ZipInfo(path, _EPOCH)
+            entry.external_attr = mode << 16
+            archive.writestr(entry, body, zipfile.ZIP_DEFLATED)
+    return packed.getvalue()
 
 
 def inspect(body: bytes, sha256: str) -> Manifest:
