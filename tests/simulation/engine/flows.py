@@ -319,10 +319,14 @@ class World:
 
     def emit(self, dag: str, job: str, key: str, events: list[EventBody]) -> None:
         """As a patient source does: again and again with the same key, until there is an answer."""
+        at_once = self.rng.random() < 0.5
         while True:
             with suppress(Crash):
                 with self.state.write() as tx:
                     emission.emit(tx, dag, job, key=key, events=events, by="sim")
+                    go_on = self.fast_path(tx) if at_once else None
+                if go_on is not None:
+                    go_on()
                 return
 
     def call(self, act: Any) -> Any:
@@ -371,7 +375,7 @@ class World:
             return
         claimed = self.held.pop(self.rng.randrange(len(self.held)))
         request = completed(claimed, outcome)
-        at_once = self.rng.random() < 0.5  # Else the loops go on from there, as they do on PostgreSQL.
+        at_once = self.rng.random() < 0.5  # Else the loops go on from there.
         for _ in range(5):
             try:
                 with self.state.write() as tx:

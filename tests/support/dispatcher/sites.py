@@ -132,7 +132,7 @@ class Process:
 class Site:
     def __init__(self, directory: Path, state_url: str, environment: Mapping[str, str]) -> None:
         self.directory = directory
-        self.ports = free_ports(4)
+        self.ports = free_ports(6)  # Of up to three dispatchers.
         self._state_url = state_url
         self._environment = {**SETTINGS, "QO_STATE": state_url, **environment}
         self._started = 0

@@ -29,7 +29,6 @@ from qo.dispatcher.events import event_log
 from qo.dispatcher.events.event_log import ProducedEvent
 from qo.dispatcher.state import commit_locks, schema, topology
 from qo.dispatcher.state.database import Tx, batches
-from qo.dispatcher.state.loop_names import LoopName
 from qo.dispatcher.tasks.rows import Move, Row, load_all, move_all, require_row, task_of
 from qo.errors import LeaseLost
 
@@ -256,8 +255,6 @@ def _commit_outputs(tx: Tx, ends: Sequence[_End]) -> None:
             for write in success.writes
         ],
     )
-    if any(each.write.event.dataset_id in topology.load(tx).compared for each in entries):
-        tx.loops_to_wake.add(LoopName.REFRESH)
     committed: dict[str, list[Write]] = {}
     for each in entries:
         committed.setdefault(each.row["id"], []).append(each.write)

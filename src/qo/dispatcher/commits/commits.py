@@ -27,8 +27,9 @@ from qo.dispatcher.commits.dataset_columns import Shapes
 from qo.dispatcher.commits.generation_sums import Sums
 from qo.dispatcher.commits.outputs import Write
 from qo.dispatcher.events import invalidations
-from qo.dispatcher.state import commit_locks, schema
+from qo.dispatcher.state import commit_locks, schema, topology
 from qo.dispatcher.state.database import ROWS_MAX, Tx, batches
+from qo.dispatcher.state.loop_names import LoopName
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.tasks.rows import Row
 
@@ -120,6 +121,8 @@ def commit(tx: Tx, entries: Sequence[Entry]) -> list[Entry]:
             committed += _partition_all(tx, some, current, sums, hashes)
     generation_sums.add(tx, sums)
     shapes.keep(sums.first)
+    if any(each.write.event.dataset_id in topology.load(tx).compared for each in committed):
+        tx.loops_to_wake.add(LoopName.REFRESH)
     return committed
 
 

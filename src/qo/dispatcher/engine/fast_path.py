@@ -1,10 +1,11 @@
-"""The fast path: the transaction that ends a task also routes its events and releases the tasks that follow.
+"""The fast path: the transaction that stores events also routes them, and releases the tasks that follow.
 
-    a task ends -> its events are routed -> the new tasks are released -> their wake-ups are passed to the publisher
+    a task ends, a source emits -> events are routed -> new tasks are released -> wake-ups go to the publisher
 
-The loops do the same in stages, each in its own transaction: for events from elsewhere, for what the fast path leaves
-over, and on PostgreSQL, where concurrent writers would wait for each other at the release. The fast path decides
-nothing that the loops would not decide, and the loops find any wake-up that it loses.
+The loops do the same in stages, each in its own transaction: for events from elsewhere, and for what the fast path
+leaves over. On PostgreSQL it leaves over whatever another transaction is at work on: it waits for nobody longer than
+``WAIT_MS``, and releases only what nobody else is releasing. The fast path decides nothing that the loops would not
+decide, and the loops find any wake-up that it loses.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ from qo.dispatcher.engine.loops import release, router
 from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.outbox.outbox import Effect, TakenEffect
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.drivers import is_lock_timeout
 from qo.dispatcher.state.loop_names import LoopName
 from qo.pipeline.registry import DEFAULT, Registry
 
 log = logging.getLogger(__name__)
 
-BATCH_MAX = 20  # Events and tasks that one end of a task handles, so that it stays short. The loops do the rest.
+BATCH_MAX = 128  # Events and tasks that one transaction handles, so that it stays short. The loops do the rest.
+WAIT_MS = (
+    100  # For a lock, on PostgreSQL. Shorter than it takes to find a deadlock, so nobody else is aborted for one.
+)
 STAGES = (LoopName.ROUTER, LoopName.RELEASE)
 EXECUTED_BY = {
     EffectKind.WAKE: LoopName.PUBLISHER,
@@ -61,25 +66,25 @@ class FastPath:
         self._registry = registry
 
     def __call__(self, tx: Tx) -> Callable[[], None]:
-        """Follow up the end of a task within its transaction. Call the returned function after the commit."""
+        """Follow up what was written, as the last of its transaction. Call the returned function after the commit."""
         unfinished, effects = {*STAGES}, list[Effect]()
-        if not tx.on_postgres:
-            try:
-                with tx.savepoint():
-                    unfinished, effects = self._route_and_release(tx)
-            except Exception:
-                if not tx.is_open:
-                    raise  # The end of the task was rolled back as well.
-                # The task has ended all the same. The loops retry, and report the problem while it lasts.
-                log.warning("the fast path after a task failed; the loops take over", exc_info=True)
+        try:
+            with tx.savepoint(wait_ms=WAIT_MS):
+                unfinished, effects = self._route_and_release(tx)
+        except Exception as error:
+            if not tx.is_open:
+                raise  # What was written before was rolled back as well.
+            # It stays written all the same. The loops retry, and report the problem while it lasts.
+            if not is_lock_timeout(error):
+                log.warning("the fast path failed; the loops take over", exc_info=True)
         return partial(self._notify, sorted(unfinished | tx.loops_to_wake), effects)
 
     def _route_and_release(self, tx: Tx) -> tuple[set[LoopName], list[Effect]]:
         """Return the loops that have more to do, and the effects that were released."""
         routed = router.route(tx, BATCH_MAX)
-        effects = release.release(tx, self._limits, BATCH_MAX, self._registry, passed_on=True)
-        more = {LoopName.ROUTER: routed == BATCH_MAX, LoopName.RELEASE: len(effects) == BATCH_MAX}
-        return {name for name, is_left in more.items() if is_left}, effects
+        released = release.release_free(tx, self._limits, BATCH_MAX, self._registry)
+        more = {LoopName.ROUTER: routed == BATCH_MAX, LoopName.RELEASE: released.is_more}
+        return {name for name, is_left in more.items() if is_left}, released.effects
 
     def _notify(self, names: Sequence[LoopName], effects: Sequence[Effect]) -> None:
         self._buffer(effects)

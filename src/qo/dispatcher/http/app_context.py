@@ -39,7 +39,7 @@ class Context:
     tokens: LocalTokens  # Those outside the state: the workers', and an admin's of this machine.
     registry: Registry = DEFAULT
     nudge: Callable[[], None] = field(default=_do_nothing)  # Tells the loops that there is work. From any thread.
-    # Called in the transaction in which a task ends, to release what follows. Its result is called after the commit.
+    # Called in the transaction that stores events, to release what follows. Its result is called after the commit.
     fast_path: Callable[[Tx], Callable[[], None]] = field(default=_leave_to_loops)
     deployed: Callable[[], None] = field(default=_do_nothing)  # As nudge, after a change of the topology.
     traffic: Traffic = field(default_factory=Traffic)

@@ -66,7 +66,8 @@ def emit_events(context: ContextParam, caller: CallerParam, body: EventsRequest)
     capabilities.bind(caller.capability, body)
     with context.state.write() as tx:
         answer = attempts.emit(tx, body)
-    context.nudge()
+        after_commit = context.fast_path(tx)
+    after_commit()
     return answer
 
 

@@ -56,7 +56,8 @@ def emit(context: ContextParam, caller: CallerParam, dag: Name, job: Name, body:
             edition_id=body.edition_id,
             coalesced=body.coalesced,
         )
-    context.nudge()
+        after_commit = context.fast_path(tx)
+    after_commit()
     return answer
 
 
@@ -101,7 +102,8 @@ def webhook(
     _authenticate(context, lambda tx: webhooks.examine(tx, path, headers, body, secrets))
     with context.state.write() as tx:
         answer = webhooks.receive(tx, path, headers, body, secrets)
-    context.nudge()
+        after_commit = context.fast_path(tx)
+    after_commit()
     return answer
 
 

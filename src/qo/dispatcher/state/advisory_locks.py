@@ -28,11 +28,11 @@ def try_names(tx: Tx, kind: str, names: Collection[str]) -> set[str]:
         return set(names)
     ordered = sorted(names)
     calls = ", ".join(f"pg_try_advisory_xact_lock({number_of(kind, each)})" for each in ordered)
-    row = tx.connection.exec_driver_sql(f"SELECT {calls}").one()
+    [row] = tx.call(f"SELECT {calls}")
     return {name for name, is_held in zip(ordered, row, strict=True) if is_held}
 
 
 def execute_locks(tx: Tx, calls: Collection[str]) -> None:
     """Make these calls of the database's functions, in order."""
     if calls and tx.on_postgres:
-        tx.connection.exec_driver_sql(f"SELECT {', '.join(calls)}").close()
+        tx.call(f"SELECT {', '.join(calls)}")

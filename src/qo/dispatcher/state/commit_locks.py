@@ -52,7 +52,7 @@ def await_commits(tx: Tx, generations: Collection[str]) -> int | None:
         "SELECT q.last_value, pg_advisory_lock(k), pg_advisory_xact_lock_shared(k), pg_advisory_unlock(k) "
         f"FROM unnest(ARRAY[{numbers}]::bigint[]) AS k, commits_revision_seq AS q"
     )
-    return min(int(row[0]) for row in tx.connection.exec_driver_sql(text))
+    return min(int(row[0]) for row in tx.call(text))
 
 
 def await_latest(tx: Tx, generations: Collection[str]) -> int | None:

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -27,9 +27,11 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from qo.ambient import SYSTEM, Ambient
 from qo.dispatcher.state import sqlite_file
+from qo.dispatcher.state.drivers import driver_of
 from qo.dispatcher.state.engines import create_engine, sqlite_driver
 from qo.dispatcher.state.loop_names import LoopName
-from qo.dispatcher.state.prepared import NO_VALUES, Prepared, Values, execute, fetch
+from qo.dispatcher.state.prepared import NO_VALUES, Prepared
+from qo.dispatcher.state.row_sets import Values
 from qo.errors import CorruptRecord, Unavailable
 
 ROWS_MAX = 500  # Of one statement: SQLite limits how many values it may carry.
@@ -44,24 +46,42 @@ class Tx:
     """One transaction, with the time at which it happens."""
 
     def __init__(self, connection: sa.Connection, clock: Clock, ambient: Ambient) -> None:
-        self.connection = connection
+        self._connection = connection
         self.ambient = ambient
-        self.execute = connection.execute
+        self.pool = connection.engine.pool  # What knows the database: values that belong to it are kept by it.
+        self.on_postgres = connection.dialect.name == "postgresql"
         self.cache: dict[str, Any] = {}  # Values that cannot change before the transaction ends.
         self.loops_to_wake: set[LoopName] = set()  # They have work to do once it is committed.
         self.is_durable = False
         self._clock = clock
         self._now: datetime | None = None
         self._read_at_s = 0.0  # When it was read, by the process's monotonic clock.
-        self._driver = None if self.on_postgres or _has_listeners(connection) else sqlite_driver(connection)
+        self._driver = driver_of(connection, begins=self.on_postgres)
+
+    @property
+    def connection(self) -> sa.Connection:
+        """The connection, for statements that SQLAlchemy executes."""
+        self._driver.begin()
+        return self._connection
+
+    def execute(self, statement: sa.Executable, values: Any = None) -> sa.CursorResult[*tuple[Any, ...]]:
+        """Execute a statement that is not prepared."""
+        self._driver.begin()
+        return self._connection.execute(statement, values)
 
     @property
     def now(self) -> datetime:
         """The time of this transaction, read from the database at the first use: many transactions need none."""
         if self._now is None:
-            self._now = self._clock(self.connection)
+            self._now = self._read_clock()
             self._read_at_s = self.ambient.monotonic()
         return self._now
+
+    def _read_clock(self) -> datetime:
+        if self.on_postgres and self._clock is database_clock:
+            [(now,)] = self.call("SELECT clock_timestamp()")
+            return now.astimezone(UTC)
+        return self._clock(self.connection)
 
     @property
     def time_read(self) -> tuple[datetime, float] | None:
@@ -74,21 +94,17 @@ class Tx:
             self._now, self._read_at_s = now.astimezone(UTC), self.ambient.monotonic()
 
     @property
-    def on_postgres(self) -> bool:
-        return self.connection.dialect.name == "postgresql"
-
-    @property
     def share(self) -> int:
         """Which share of a sum this transaction changes: transactions side by side should not change the same."""
         if not self.on_postgres:
             return 0
-        driver: Any = self.connection.connection.driver_connection
+        driver: Any = self._connection.connection.driver_connection
         return int(driver.info.backend_pid) % SHARES
 
     @property
     def is_read_only(self) -> bool:
         """Whether it sees one snapshot throughout and locks nothing."""
-        return bool(self.connection.get_execution_options().get("qo_reads", False))
+        return bool(self._connection.get_execution_options().get("qo_reads", False))
 
     def one(self, query: sa.Select[*tuple[Any, ...]]) -> sa.RowMapping | None:
         """Return the first row, or None."""
@@ -102,47 +118,38 @@ class Tx:
 
     def rows(self, prepared: Prepared, *values: Values) -> Sequence[Sequence[Any]]:
         """Execute a prepared statement for each of the values and return the rows of all of them."""
-        first = values[0] if values else NO_VALUES
-        if len(values) > 1 and self.on_postgres and prepared.takes_row_sets:
-            return prepared.row_set(first).execute(self.connection, values).all()
-        if self._driver is None:
-            return self.execute(prepared.statement, values if len(values) > 1 else first).all()
-        return fetch(self._driver, prepared.form(self.connection.dialect, first), values or [first])
+        return self._driver.fetch(prepared, values or (NO_VALUES,))
 
     def mappings(self, prepared: Prepared, values: Values) -> Sequence[Values]:
         """Execute a prepared query and return its rows by the names of columns."""
-        if self._driver is None:
-            return [cast("Values", row) for row in self.execute(prepared.statement, values).mappings()]
-        form = prepared.form(self.connection.dialect, values)
-        return [dict(zip(form.names, row, strict=True)) for row in fetch(self._driver, form, [values])]
+        names = prepared.form(self._connection.dialect, values).names
+        return [dict(zip(names, row, strict=True)) for row in self._driver.fetch(prepared, [values])]
 
     def do(self, prepared: Prepared, *values: Values) -> int:
         """Execute a prepared statement for each of the values and return the number of changed rows."""
-        if not values:
-            return 0
-        first, *more = values
-        if more and self.on_postgres and prepared.takes_row_sets:
-            return prepared.row_set(first).execute(self.connection, values).rowcount
-        if self._driver is None:
-            return self.execute(prepared.statement, list(values)).rowcount
-        return execute(self._driver, prepared.form(self.connection.dialect, first), values)
+        return self._driver.execute(prepared, values) if values else 0
+
+    def call(self, *texts: str) -> Sequence[Sequence[Any]]:
+        """Execute statements without parameters, one after the other in one round trip; return the rows of the last."""
+        return self._driver.call(texts)
 
     @contextmanager
-    def savepoint(self) -> Generator[None]:
-        """Undo the statements of the block, and no others, if the block raises."""
-        if self._driver is None:
-            with self.connection.begin_nested():
-                yield
-            return
-        self._driver.execute("SAVEPOINT block")
+    def savepoint(self, *, wait_ms: int | None = None) -> Generator[None]:
+        """Undo the statements of the block, and no others, if the block raises.
+
+        ``wait_ms``: on PostgreSQL, raise if a lock takes longer (``drivers.is_lock_timeout``). For a block that is the
+        last of its transaction: the limit stays.
+        """
+        limited = wait_ms is not None and self.on_postgres
+        self.call("SAVEPOINT block", *([f"SET LOCAL lock_timeout = {wait_ms:d}"] if limited else []))
         try:
             yield
         except BaseException:
             if self.is_open:
-                self._driver.execute("ROLLBACK TO block")
-                self._driver.execute("RELEASE block")
+                self.call("ROLLBACK TO SAVEPOINT block", "RELEASE SAVEPOINT block")  # The setting is undone, too.
             raise
-        self._driver.execute("RELEASE block")
+        if not limited:  # The commit releases it as well, without a round trip.
+            self.call("RELEASE SAVEPOINT block")
 
     def require_durable(self) -> None:
         """Make the commit, and all commits before it, survive a power cut, whatever the settings are.
@@ -160,7 +167,7 @@ class Tx:
         SQLite may roll a transaction back by itself, for example when the disk is full; a COMMIT after that does
         nothing and reports no error.
         """
-        return self._driver is None or self._driver.in_transaction
+        return self._driver.is_open
 
     def insert(self, table: sa.Table, rows: Iterable[Values]) -> None:
         for batch in batches(rows):
@@ -180,11 +187,17 @@ class Tx:
             self.do(_upsert(self.on_postgres, table, tuple(batch[0])), *batch)
 
     def refresh_now(self) -> None:
-        """Read the clock again, where time decides something and the transaction may have waited for a lock."""
-        if self.on_postgres:  # On SQLite a writer waits before it begins.
-            latest = self._clock(self.connection)
-            self._now = latest if self._now is None else max(self._now, latest)
-            self._read_at_s = self.ambient.monotonic()
+        """Take the time again, where it decides something and the transaction may have waited for a lock."""
+        if not self.on_postgres:  # On SQLite a writer waits before it begins.
+            return
+        if self._now is not None and self._clock is database_clock:
+            # The process counts on from the time that it has read: that needs no round trip.
+            read_at_s, self._read_at_s = self._read_at_s, self.ambient.monotonic()
+            self._now += timedelta(seconds=max(0.0, self._read_at_s - read_at_s))
+            return
+        latest = self._read_clock()
+        self._now = latest if self._now is None else max(self._now, latest)
+        self._read_at_s = self.ambient.monotonic()
 
     def hold(self, number: int, *, shared: bool = False) -> None:
         """Hold the advisory lock of that number until the transaction ends, alone or shared.
@@ -194,7 +207,7 @@ class Tx:
         """
         if self.on_postgres:
             function = "pg_advisory_xact_lock_shared" if shared else "pg_advisory_xact_lock"
-            self.connection.exec_driver_sql(f"SELECT {function}({number:d})").close()
+            self.call(f"SELECT {function}({number:d})")
 
     def lock(
         self, query: sa.Select[*tuple[Any, ...]], *, skip: bool = False, shared: bool = False
@@ -208,9 +221,10 @@ class State:
 
     def __init__(self, engine: sa.Engine, *, ambient: Ambient = SYSTEM, clock: Clock | None = None) -> None:
         self.engine = engine
-        # The same connections with the options of readers: to set these per transaction takes as long as a query.
-        snapshot = {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
-        self._reading = engine.execution_options(qo_reads=True, **snapshot)
+        # The same connections with our options: to set these per transaction takes as long as a query. On PostgreSQL a
+        # transaction begins with its first statement, and reaches the server with it.
+        self._writing = engine.execution_options(qo_begins_late=True)
+        self._reading = engine.execution_options(qo_reads=True, qo_begins_late=True)
         self.ambient = ambient
         self._clock = clock or database_clock
         self._last_read: tuple[datetime, float] | None = None  # See ``Tx.time_read``.
@@ -233,12 +247,13 @@ class State:
 
     @contextmanager
     def read(self) -> Generator[Tx]:
-        """Open a transaction that sees one snapshot; it is rolled back at the end of the block."""
+        """Open a transaction that sees one snapshot and writes nothing."""
         self._require_file()
         with _translate_errors(), self._reading.connect() as connection, connection.begin() as transaction:
             tx = Tx(connection, self._clock, self.ambient)
             yield tx
-            transaction.rollback()
+            if not tx.on_postgres:
+                transaction.rollback()  # PostgreSQL itself refuses writes: see ``engines.postgres_begin``.
         self._last_read = tx.time_read or self._last_read
 
     def now(self) -> datetime | None:
@@ -266,7 +281,7 @@ class State:
     @contextmanager
     def _begin(self) -> Generator[Tx]:
         self._require_file()
-        with _translate_errors(), self.engine.begin() as connection:
+        with _translate_errors(), self._writing.begin() as connection:
             tx = Tx(connection, self._clock, self.ambient)
             yield tx
         self._last_read = tx.time_read or self._last_read
@@ -303,12 +318,6 @@ def open_state(url: str, *, durable: bool = False, ambient: Ambient = SYSTEM, cl
     repeating it. The first transaction creates a missing SQLite file, and raises ConfigError if it cannot.
     """
     return State(create_engine(url, durable), ambient=ambient, clock=clock)
-
-
-def _has_listeners(connection: sa.Connection) -> bool:
-    """Whether a listener wants to see every statement: SQLAlchemy reports only those that it executes itself."""
-    events = connection.engine.dispatch
-    return bool(events.before_cursor_execute) or bool(events.after_cursor_execute)
 
 
 def database_clock(connection: sa.Connection) -> datetime:

@@ -16,6 +16,7 @@ from qo.dispatcher.state import sqlite_file
 from qo.errors import ConfigError
 
 BUSY_S = 30.0  # How long a process waits for another process's transaction on SQLite.
+PREPARED_MAX = 400  # Statements that one connection to PostgreSQL keeps prepared: more than there are.
 IDLE_S = 1.0  # A connection that broke within this time fails the transaction that gets it, as one in use does.
 
 _IDLE_SINCE = "qo_idle_since"
@@ -59,6 +60,8 @@ def create_engine(url: str, durable: bool) -> sa.Engine:
                 "pip install '.[dispatcher,postgres]'"
             ) from None
         _ping_idle_connections(engine)
+        event.listen(engine, "connect", _prepare_postgres)
+        event.listen(engine, "begin", _begin_postgres)
         return engine
     raise ConfigError(f"{url.partition(':')[0]!r} is no state database: write sqlite:PATH or postgresql://…")
 
@@ -88,6 +91,8 @@ def _ping_idle_connections(engine: sa.Engine) -> None:
         record.info[_IDLE_SINCE] = time.monotonic()
 
     def ping(connection: Any, record: Any, _: Any) -> None:
+        if not connection.autocommit:
+            connection.autocommit = True  # SQLAlchemy turns it off after somebody has asked for it.
         since = record.info.get(_IDLE_SINCE)
         if since is None or time.monotonic() - since < IDLE_S:
             return
@@ -98,6 +103,31 @@ def _ping_idle_connections(engine: sa.Engine) -> None:
 
     event.listen(engine, "checkin", record_checkin)
     event.listen(engine, "checkout", ping)
+
+
+def _prepare_postgres(driver: Any, _: Any) -> None:
+    driver.autocommit = True  # Turns off the transactions of psycopg: they would take a round trip to begin.
+    driver.prepared_max = PREPARED_MAX
+
+
+def _begin_postgres(connection: sa.Connection) -> None:
+    options = connection.get_execution_options()
+    if options.get("isolation_level") != "AUTOCOMMIT" and not options.get("qo_begins_late", False):
+        begin_postgres(connection)
+
+
+def begin_postgres(connection: sa.Connection) -> None:
+    driver: Any = connection.connection.driver_connection
+    driver.execute(postgres_begin(connection))
+
+
+def postgres_begin(connection: sa.Connection) -> str:
+    """Return the statement that begins a transaction on PostgreSQL.
+
+    One that reads is committed like any other: psycopg forgets all prepared statements when one is rolled back.
+    """
+    is_read_only = connection.get_execution_options().get("qo_reads", False)
+    return "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if is_read_only else "BEGIN"
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

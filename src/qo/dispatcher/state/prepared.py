@@ -1,29 +1,29 @@
 """Statements that are compiled once and executed often.
 
 SQLAlchemy needs ten times as long for a small statement as SQLite itself: it looks up the compiled text, binds values
-and wraps rows. On SQLite, a ``Prepared`` statement is therefore compiled once and then goes to the driver as text,
-with the same conversion of values in both directions. On PostgreSQL, where round trips take longest, SQLAlchemy
-executes it as any other, and many rows go with one statement (``row_sets``).
+and wraps rows. A ``Prepared`` statement is therefore compiled once and then goes to the driver as text, with the same
+conversion of values in both directions. On PostgreSQL its text is the same for lists of any length, so the server
+prepares it once for each connection, and many rows go with one statement (``row_sets``).
 """
 
 from __future__ import annotations
 
 import re
-import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from qo.dispatcher.state.row_sets import RowSet, Values, compile_row_set, is_row_set
+from qo.dispatcher.state.row_sets import RowSet, Values, compile_row_set, is_row_set, number_placeholders
 
 NO_VALUES: Values = {}
 
 _Converter = Callable[[Any], Any] | None
 
 _LIST = re.compile(r"__\[POSTCOMPILE_(\w+)\]")  # Where SQLAlchemy inserts a list, whose length differs per call.
+_LIST_CONDITION = re.compile(r"\b(NOT )?IN \(__\[POSTCOMPILE_(\w+)\]\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,15 @@ class _Parameter:
     convert: _Converter
     is_list: bool
 
-    def append_to(self, bound: list[Any], values: Values) -> None:
+    def append_to(self, bound: list[Any], values: Values, *, lists_whole: bool) -> None:
         value = values[self.name] if self.is_required else self.constant
         convert = self.convert
-        if self.is_list:
-            bound.extend(value if convert is None else map(convert, value))
-        else:
+        if not self.is_list:
             bound.append(value if convert is None else convert(value))
+        elif lists_whole:
+            bound.append(list(value) if convert is None else list(map(convert, value)))
+        else:
+            bound.extend(value if convert is None else map(convert, value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Form:
     lists: tuple[str, ...]
     names: tuple[str, ...]  # Of the result columns.
     converters: tuple[tuple[int, Callable[[Any], Any]], ...]  # Of result columns, by position.
+    has_arrays: bool = False  # A list is one value, as on PostgreSQL.
 
     def expand(self, values: Values) -> str:
         """Return the text with a placeholder for each member of its lists."""
@@ -64,7 +67,7 @@ class Form:
     def bind(self, values: Values) -> list[Any]:
         bound: list[Any] = []
         for parameter in self.parameters:
-            parameter.append_to(bound, values)
+            parameter.append_to(bound, values, lists_whole=self.has_arrays)
         return bound
 
     def convert_rows(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -88,11 +91,11 @@ class Prepared:
         self.takes_row_sets = is_row_set(statement)
 
     def form(self, dialect: sa.Dialect, values: Values) -> Form:
-        """Return the form for SQLite. Raises ValueError if a value is missing."""
-        names = tuple(values)
-        form = self._forms.get(names)
+        """Return the form for values with these names. Raises ValueError if one is missing."""
+        key = (dialect.name, *values)
+        form = self._forms.get(key)
         if form is None:
-            form = self._forms[names] = _compile(self.statement, dialect, names)
+            form = self._forms[key] = _compile(self.statement, dialect, tuple(values))
         return form
 
     def row_set(self, values: Values) -> RowSet:
@@ -104,44 +107,50 @@ class Prepared:
         return row_set
 
 
-def execute(driver: sqlite3.Connection, form: Form, values: Sequence[Values]) -> int:
-    """Execute the statement once for each of ``values`` and return the number of changed rows.
-
-    Raises ValueError for several values of a statement that takes lists: each would be a different statement.
-    """
-    if len(values) == 1:
-        return driver.execute(form.expand(values[0]), form.bind(values[0])).rowcount
-    if form.lists:
-        raise ValueError(f"a statement with lists takes one set of values at a time: {', '.join(form.lists)}")
-    return driver.executemany(form.text, [form.bind(each) for each in values]).rowcount
-
-
-def fetch(driver: sqlite3.Connection, form: Form, values: Sequence[Values]) -> list[tuple[Any, ...]]:
-    """Execute the statement once for each of ``values`` and return the rows of all of them."""
-    rows: list[tuple[Any, ...]] = []
-    for each in values:
-        rows += driver.execute(form.expand(each), form.bind(each)).fetchall()
-    return form.convert_rows(rows)
-
-
 def _compile(statement: sa.Executable, dialect: sa.Dialect, names: tuple[str, ...]) -> Form:
     compiled = cast("sa.ClauseElement", statement).compile(dialect=dialect, column_keys=list(names))
     if not isinstance(compiled, SQLCompiler):
         raise TypeError(f"only SQL statements can be prepared, not {type(statement).__name__}")
     if compiled.insert_prefetch or compiled.update_prefetch:
         raise ValueError("a prepared statement computes no column defaults: pass their values")
-    parameters = tuple(
-        _parameter(name, compiled.binds[name], name in names, dialect) for name in compiled.positiontup or ()
-    )
+    text, order = str(compiled), compiled.positiontup or ()
+    has_arrays = dialect.name == "postgresql"
+    if has_arrays:
+        text, order = number_placeholders(_compare_with_arrays(text, compiled.binds))
+    parameters = tuple(_parameter(name, compiled.binds[name], name in names, dialect) for name in order)
     columns = _result_columns(statement)
     converters = [(position, _result_converter(type_, dialect)) for position, (_, type_) in enumerate(columns)]
     return Form(
-        text=str(compiled),
+        text=text,
         parameters=parameters,
         lists=tuple(each.name for each in parameters if each.is_list),
         names=tuple(name for name, _ in columns),
         converters=tuple((position, convert) for position, convert in converters if convert is not None),
+        has_arrays=has_arrays,
     )
+
+
+def _compare_with_arrays(text: str, binds: Mapping[str, sa.BindParameter[Any]]) -> str:
+    """Return the text with an array in place of each list: it is the same for any number of members."""
+
+    def compare(match: re.Match[str]) -> str:
+        operator = "!= ALL" if match[1] else "= ANY"
+        return f"{operator} (%({match[2]})s::{_element_type(binds[match[2]].type)}[])"
+
+    replaced = _LIST_CONDITION.sub(compare, text)
+    if _LIST.search(replaced):
+        raise ValueError("a prepared statement compares one column with a list: use IN or NOT IN")
+    return replaced
+
+
+def _element_type(type_: Any) -> str:
+    if isinstance(type_, sa.BigInteger):
+        return "BIGINT"
+    if isinstance(type_, sa.Integer):
+        return "INTEGER"
+    if isinstance(type_, sa.String | sa.types.NullType):
+        return "TEXT"
+    raise ValueError(f"a list of {type_} in a prepared statement: say how PostgreSQL names its type")
 
 
 def _parameter(name: str, bind: sa.BindParameter[Any], is_passed: bool, dialect: sa.Dialect) -> _Parameter:
@@ -152,6 +161,8 @@ def _parameter(name: str, bind: sa.BindParameter[Any], is_passed: bool, dialect:
 
 
 def _result_converter(type_: Any, dialect: sa.Dialect) -> _Converter:
+    if isinstance(type_, sa.Float) and dialect.name == "postgresql":
+        return None  # The driver returns floats. SQLAlchemy would have to know from which type of the server.
     return type_.dialect_impl(dialect).result_processor(dialect, None)
 
 

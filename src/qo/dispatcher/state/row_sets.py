@@ -26,6 +26,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 Values = Mapping[str, Any]
 
 _BIND = re.compile(r"(?<![:\w]):(\w+)")
+_PLACEHOLDER = re.compile(r"%%|%\((\w+)\)s")
 _VALUES = re.compile(r"VALUES \(([^()]*)\)")
 _WHERE = re.compile(r"\sWHERE\s")
 # Without the casts that the dialect of the driver adds to every value.
@@ -36,12 +37,15 @@ _DIALECT = postgresql.dialect(paramstyle="named")
 class RowSet:
     """A statement compiled for rows with one set of names."""
 
-    text: str
+    text: str  # With a name for each placeholder.
+    numbered: str  # With a number for each.
+    order: tuple[str, ...]  # The names, by number.
     constants: Values  # Values that are part of the statement.
     columns: tuple[tuple[str, Callable[[Any], Any] | None], ...]  # Name, and conversion, of each value of a row.
 
-    def execute(self, connection: sa.Connection, rows: Sequence[Values]) -> sa.CursorResult[Any]:
-        return connection.exec_driver_sql(self.text, {**self.constants, "rows": self._encode(rows)})
+    def bind(self, rows: Sequence[Values]) -> dict[str, Any]:
+        """Return the values of the placeholders, by name."""
+        return {**self.constants, "rows": self._encode(rows)}
 
     def _encode(self, rows: Sequence[Values]) -> str:
         converted = [
@@ -79,7 +83,18 @@ def compile_row_set(statement: sa.Executable, names: Sequence[str]) -> RowSet:
         return f"%({name})s" if name in constants else match[0]
 
     columns = tuple((name, _converter(bind)) for name, bind in of_row.items())
-    return RowSet(_BIND.sub(reference, text), constants, columns)
+    with_names = _BIND.sub(reference, text)
+    return RowSet(with_names, *number_placeholders(with_names), constants, columns)
+
+
+def number_placeholders(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the text as PostgreSQL itself takes it, with ``$1`` for ``%(name)s``, and the names by number."""
+    numbers: dict[str, int] = {}
+
+    def number(match: re.Match[str]) -> str:
+        return "%" if match[1] is None else f"${numbers.setdefault(match[1], len(numbers) + 1)}"
+
+    return _PLACEHOLDER.sub(number, text), tuple(numbers)
 
 
 def _type(bind: sa.BindParameter[Any]) -> str:

@@ -31,9 +31,7 @@ LOCK = 0x716F746F  # "qoto": no other lock in the database has this number.
 # Building a statement takes longer than executing it, so these are built once.
 _EPOCH = Prepared(sa.select(schema.topology.c.epoch).where(schema.topology.c.id == 1))
 # With the time, which almost every transaction needs: one round trip less.
-_EPOCH_AND_TIME = Prepared(
-    sa.select(schema.topology.c.epoch, sa.func.clock_timestamp()).where(schema.topology.c.id == 1)
-)
+_EPOCH_AND_TIME = "SELECT epoch, clock_timestamp() FROM topology WHERE id = 1"
 _IS_LIVE = schema.dag_versions.c.status.in_(sorted(LIVE))
 _JOBS = (
     sa.select(schema.jobs, schema.dag_versions.c.number, schema.dag_versions.c.status)
@@ -73,7 +71,7 @@ def use_registry(state: State, registry: Registry) -> None:
 
 
 def registry_of(tx: Tx) -> Registry:
-    return _registries.get(tx.connection.engine.pool, DEFAULT)
+    return _registries.get(tx.pool, DEFAULT)
 
 
 def load(tx: Tx) -> Topology:
@@ -85,10 +83,8 @@ def load(tx: Tx) -> Topology:
     cached: Topology | None = tx.cache.get(_CACHE_KEY)
     if cached is not None:
         return cached
-    if not tx.is_read_only:
-        tx.hold(LOCK, shared=True)
-    epoch = _epoch(tx)
-    pool = tx.connection.engine.pool
+    epoch = _epoch(tx) if tx.is_read_only else _lock_epoch(tx)
+    pool = tx.pool
     if tx in _changing:
         return _read(tx, epoch)
     live = _loaded.get(pool)
@@ -105,8 +101,7 @@ def hold(tx: Tx) -> int:
     Call it first in a transaction that changes the topology: two that called ``load`` before ``hold`` would wait for
     each other.
     """
-    tx.hold(LOCK)
-    return _epoch(tx)
+    return _lock_epoch(tx, alone=True)
 
 
 def bump(tx: Tx) -> int:
@@ -118,9 +113,16 @@ def bump(tx: Tx) -> int:
     return epoch
 
 
-def _epoch(tx: Tx) -> int:
-    # A separate statement, so that it sees what was committed while the transaction waited for the lock.
-    rows = tx.rows(_EPOCH_AND_TIME if tx.on_postgres else _EPOCH)
+def _lock_epoch(tx: Tx, *, alone: bool = False) -> int:
+    """Lock the topology, shared or alone, and return its epoch."""
+    if not tx.on_postgres:
+        return _epoch(tx)
+    # A separate statement reads it, to see what was committed while the transaction waited for the lock.
+    return _epoch(tx, f"SELECT pg_advisory_xact_lock{'' if alone else '_shared'}({LOCK})")
+
+
+def _epoch(tx: Tx, *first: str) -> int:
+    rows = tx.call(*first, _EPOCH_AND_TIME) if tx.on_postgres else tx.rows(_EPOCH)
     if not rows:
         raise Unavailable("the state database has not been set up: run qo db upgrade")
     if tx.on_postgres:

@@ -65,7 +65,7 @@ def paused(tx: Tx, live: Topology) -> Mapping[str, str]:
     trips = tripped(tx)
     if not trips:
         return {}
-    pool = tx.connection.engine.pool
+    pool = tx.pool
     cached = _cache.get(pool)
     # The same object, not only the same epoch: a transaction that changed the topology may still roll back.
     reasons = {target: trip.reason for target, trip in trips.items()}

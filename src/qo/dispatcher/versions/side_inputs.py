@@ -64,7 +64,7 @@ class Behind:
 
 def rebuilds(tx: Tx, live: Topology) -> Mapping[str, Rebuild]:
     """Return which jobs wait for which others, by edition; computed once per topology."""
-    pool = tx.connection.engine.pool
+    pool = tx.pool
     entry = _rebuilds_by_pool.get(pool)
     # Compare by identity, not by epoch: a transaction that has changed the topology may still be rolled back.
     if entry is None or entry[0] is not live:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 
@@ -83,6 +84,43 @@ def release(
     # The longest due first, so that no job starves.
     all_due = _due_editions(tx)
     due = [each for each in all_due if locked is None or each in locked]
+    return _release_due(tx, live, limits, limit, registry, all_due, due, passed_on=passed_on)
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    effects: list[Effect]
+    is_more: bool  # Others are at it, or the batch was full: the loop has something to do.
+
+
+def release_free(tx: Tx, limits: Limits, limit: int, registry: Registry = DEFAULT) -> Released:
+    """As ``release``, without waiting: what somebody else is releasing is left to the loop. The caller passes the
+    wake-ups on. Holds that have ended without a task in sight are left to the loop, too."""
+    live, all_due = topology.load(tx), _due_editions(tx)
+    if not all_due:
+        return Released([], is_more=False)
+    due = all_due
+    if tx.on_postgres:
+        free = lock_names(tx, _names_of(live, limits, all_due), wait=False)
+        # Who had the locks a moment ago may have released some of them: count on what is there now.
+        all_due = _due_editions(tx)
+        due = [each for each in all_due if each in free]
+    effects = _release_due(tx, live, limits, limit, registry, all_due, due, passed_on=True)
+    return Released(effects, is_more=len(effects) == limit or len(due) < len(all_due))
+
+
+def _release_due(
+    tx: Tx,
+    live: Topology,
+    limits: Limits,
+    limit: int,
+    registry: Registry,
+    all_due: Sequence[str],
+    due: Sequence[str],
+    *,
+    passed_on: bool,
+) -> list[Effect]:
+    """Release tasks of the editions ``due``, whose limits are locked."""
     grants = _grant(tx, live, limits, limit, registry, due)
     effects = _release_tasks(tx, live, registry, grants.release)
     outbox.add(tx, effects, {EffectKind.WAKE} if passed_on else ())
@@ -104,16 +142,23 @@ def _lock_limits(tx: Tx, live: Topology, limits: Limits) -> set[str] | None:
     """
     if not tx.on_postgres:
         return None
+    return lock_names(tx, _names_of(live, limits, _due_editions(tx)))
+
+
+def _names_of(live: Topology, limits: Limits, editions: Iterable[str]) -> dict[str, set[str]]:
     logical = concurrency_limits(live).keys()
-    return lock_names(tx, {each: _limit_names(live, limits, logical, each) for each in _due_editions(tx)})
+    return {each: _limit_names(live, limits, logical, each) for each in editions}
 
 
-def lock_names(tx: Tx, names: Mapping[str, Collection[str]]) -> set[str]:
-    """Lock the limits with these names, by edition, and return the editions of which all were obtained."""
+def lock_names(tx: Tx, names: Mapping[str, Collection[str]], *, wait: bool = True) -> set[str]:
+    """Lock the limits with these names, by edition, and return the editions of which all were obtained.
+
+    ``wait``: for others, if none is free.
+    """
     locks = {edition: set(map(_lock_of, of_edition)) for edition, of_edition in names.items()}
     all_locks = set[str]().union(*locks.values())
     obtained = advisory_locks.try_names(tx, "release", all_locks)
-    if not obtained:
+    if not obtained and wait:
         advisory_locks.lock_names(tx, "release", all_locks)  # Somebody is at it: go on when they are done.
         obtained = all_locks
     return {edition for edition, of_edition in locks.items() if of_edition <= obtained}
