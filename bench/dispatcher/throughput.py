@@ -1,7 +1,8 @@
 """How many tasks go from their event to their commit in a second, with everything as it is for real.
 
 Dispatchers and workers are processes and talk over HTTP; PostgreSQL waits for the disk at every commit; wake-ups go
-through a queue in a local store. Beside it, what the machine itself can do: transactions that write the same rows.
+through a queue in a local store, or in a bucket of a real S3 server. Beside it, what the machine itself can do:
+transactions that write the same rows.
 
 What a second and a third dispatcher add can be seen where each has a core of its own (``places``). With fewer cores all
 processes share them, and the figures say so.
@@ -14,6 +15,7 @@ import os
 import statistics
 import tempfile
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ from bench.process import ROOT
 if TYPE_CHECKING:
     from support.dispatcher.sites import Site
     from support.servers.postgres import PostgresServer
+    from support.servers.s3 import S3Server
 
 assert TESTS
 
@@ -56,6 +59,39 @@ class Run:
     per_s: float
     cpu_ms: Mapping[str, float]  # A task's, by kind of process.
     transactions: float | None  # A task's; None on SQLite.
+    requests: float | None = None  # A task's to the S3 server; None without one.
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A bucket of a real S3 server for the queues."""
+
+    server: S3Server
+    name: str
+    metrics: str  # The address of the server's metrics.
+
+    def requests(self) -> int:
+        """How many requests the server has answered."""
+        text = urllib.request.urlopen(self.metrics, timeout=10).read().decode()
+        lines = [line for line in text.splitlines() if line.startswith("SeaweedFS_s3_request_total{")]
+        return sum(int(float(line.rpartition(" ")[2])) for line in lines)
+
+
+@contextmanager
+def started_bucket() -> Iterator[Bucket]:
+    from support.dispatcher.sites import proven
+    from support.servers.ports import free_ports
+    from support.servers.s3 import start_seaweed
+
+    with tempfile.TemporaryDirectory(prefix="qo-bench-") as directory:
+        (port,) = free_ports(1)
+        server = start_seaweed(Path(directory), f"-metricsPort={port}", "-metricsIp=127.0.0.1")
+        try:
+            name = server.make_bucket()
+            asyncio.run(proven(server, name))
+            yield Bucket(server, name, f"http://127.0.0.1:{port}/metrics")
+        finally:
+            server.stop()
 
 
 @contextmanager
@@ -99,7 +135,9 @@ def _placement() -> str:
 
 
 @asynccontextmanager
-async def _site(url: str, dispatchers: int) -> AsyncIterator[tuple[Site, dict[str, list[int]]]]:
+async def _site(
+    url: str, dispatchers: int, bucket: Bucket | None = None
+) -> AsyncIterator[tuple[Site, dict[str, list[int]]]]:
     """Processes at work, and their ids by kind."""
     from support.dispatcher.sites import Site
 
@@ -115,7 +153,8 @@ async def _site(url: str, dispatchers: int) -> AsyncIterator[tuple[Site, dict[st
     }
     pids: dict[str, list[int]] = {"dispatcher": [], "worker": []}
     with tempfile.TemporaryDirectory(prefix="qo-bench-") as directory:
-        site = Site(Path(directory), url.format(directory=directory), settings)
+        environment = {} if bucket is None else bucket.server.environment(bucket.name)
+        site = Site(Path(directory), url.format(directory=directory), settings | environment)
         async with AsyncExitStack() as stack:
             for number in range(dispatchers):
                 process = await stack.enter_async_context(site.dispatcher(number))
@@ -156,11 +195,15 @@ def _completed(site: Site) -> int:
         return int(tx.value(sa.select(sa.func.count()).where(schema.tasks.c.status == "completed")))
 
 
-async def _measured(url: str, dispatchers: int, server: PostgresServer | None) -> Run:
-    async with _site(url, dispatchers) as (site, pids):
+async def _measured(
+    url: str, dispatchers: int, server: PostgresServer | None, bucket: Bucket | None = None
+) -> Run:
+    async with _site(url, dispatchers, bucket) as (site, pids):
         await _flood(site, "warm", WARM_UP)
         every = pids | ({"postgres": _descendants(server.process.pid)} if server is not None else {})
+        every |= {"s3": [bucket.server.process.pid]} if bucket is not None else {}
         _pin(every)
+        requests = bucket.requests() if bucket is not None else 0
         cpu_s = {kind: _cpu_s(of_kind) for kind, of_kind in every.items()}
         transactions = _transactions(url) if server is not None else 0
         seconds = await _flood(site, "p", TASKS)
@@ -168,7 +211,8 @@ async def _measured(url: str, dispatchers: int, server: PostgresServer | None) -
             every["postgres"] = _descendants(server.process.pid)
         used = {kind: 1000 * (_cpu_s(of_kind) - cpu_s[kind]) / TASKS for kind, of_kind in every.items()}
         did = (_transactions(url) - transactions) / TASKS if server is not None else None
-    return Run(TASKS / seconds, {kind: round(each, 2) for kind, each in used.items()}, did)
+        asked = (bucket.requests() - requests) / TASKS if bucket is not None else None
+    return Run(TASKS / seconds, {kind: round(each, 2) for kind, each in used.items()}, did, asked)
 
 
 def _transactions(url: str) -> int:
@@ -209,9 +253,10 @@ def _shown(runs: Sequence[Run]) -> dict[str, Any]:
         "tasks": TASKS,
         "workers": WORKERS,
         "slots": SLOTS,
-        "rounds": ROUNDS,
+        "rounds": len(runs),
         "placement": _placement(),
-        "queue": "in a local store",
+        "queue": "in a local store" if middle.requests is None else "in a bucket of SeaweedFS on loopback",
+        **({} if middle.requests is None else {"requests_each": round(middle.requests, 2)}),
     }
 
 
@@ -252,7 +297,32 @@ def measure() -> Iterator[Result]:
         )
 
 
+def measure_bucket() -> Iterator[Result]:
+    runs: list[Run] = []
+    with durable_postgres() as server:
+        for _ in range(ROUNDS):
+            with started_bucket() as bucket:
+                runs.append(asyncio.run(_measured(server.make_database(), 1, server, bucket)))
+    yield result(
+        "tasks_per_s_postgres_s3",
+        _median(runs),
+        "tasks/s",
+        target=Target("value", ">=", 150.0),
+        dispatchers=1,
+        database=HOW["postgres"],
+        **_shown(runs),
+    )
+    yield result(
+        "bucket_requests_per_task",
+        statistics.median(each.requests or 0.0 for each in runs),
+        "requests",
+        target=Target("value", "<=", 1.0),
+        note="all requests to the S3 server while the tasks above ran",
+    )
+
+
 FAMILIES = [
+    Family(["tasks_per_s_postgres_s3", "bucket_requests_per_task"], measure_bucket),
     Family(
         [
             *(f"tasks_per_s_postgres_{number}" for number in range(1, DISPATCHERS_MAX + 1)),
@@ -261,5 +331,5 @@ FAMILIES = [
             "third_dispatcher_gain",
         ],
         measure,
-    )
+    ),
 ]

@@ -1,4 +1,5 @@
-"""The agent handles wake-ups: claim the task, send heartbeats, run the operator, report the outcome.
+"""The agent handles wake-ups: claim the task, send heartbeats, run the operator, report the outcome, and go on with the
+next task of the queue.
 
 A wake-up is only a hint. The dispatcher's row decides whether there is anything to do, and whether this attempt still
 counts.
@@ -10,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from qo.agent.code.bundle_cache import Codes, CodeUnavailable
 from qo.agent.code.loaded import Code, OwnCode
@@ -23,6 +24,7 @@ from qo.agent.logs.log_thread import LogThread
 from qo.agent.operator_run import QualityFailed, Run, run_label
 from qo.agent.operators import Executor, ExecutorUnavailable
 from qo.agent.segments import HeldSegments
+from qo.agent.walk import AttemptContext, Walk
 from qo.api.contract.task import (
     Claimed,
     CompleteAnswer,
@@ -60,15 +62,6 @@ AWAY = (Unavailable, Contended)
 NOT_OURS = (Refused, NotFound, Forbidden, Unauthenticated)
 
 
-class AttemptContext(Protocol):
-    """What an attempt needs of the worker that runs it."""
-
-    @property
-    def cancel(self) -> CancelToken: ...
-
-    def free_slot(self) -> None: ...
-
-
 class Agent:
     """Runs the tasks of one runtime in a worker."""
 
@@ -101,10 +94,17 @@ class Agent:
 
         The dispatcher records a failed run, so its wake-up is completed; the worker only counts the failure.
         """
-        task_id = _task_id(input)
+        task_id, queue = _parse_wake_up(input)
         claimed = await self._claim(task_id, context.worker_id)
+        if queue is not None:
+            walk = Walk(self._api, queue, context, self.run_claimed)
+            return await walk.run(claimed)
         if isinstance(claimed, NotClaimed):
             return f"not claimed: {claimed.reason}"
+        return await self.run_claimed(claimed, context)
+
+    async def run_claimed(self, claimed: Claimed, context: AttemptContext) -> str | Acked:
+        """Run a claimed task here, or in the process of its version, and return the outcome."""
         self.idle_timeouts.add(claimed.work.idle_timeout)
         if self._processes is not None and (code := claimed.work.code) is not None:
             held = HeldTask(claimed, CancelToken(), token=claimed.capability_token)
@@ -135,7 +135,7 @@ class Agent:
         finally:
             self._heart.let_go(held)
 
-    async def _delegate(self, process: VersionProcess, held: HeldTask, context: Context) -> str | Acked:
+    async def _delegate(self, process: VersionProcess, held: HeldTask, context: AttemptContext) -> str | Acked:
         """Have the process of the task's version run the attempt and report its outcome."""
         try:
             return await process.run(held.claimed, context)
@@ -313,11 +313,13 @@ def _report_outcome(work: Work, completion: CompleteRequest, answer: CompleteAns
     return Acked(text, failed=True)
 
 
-def _task_id(input: Any) -> str:
-    task_id = cast("dict[str, Any]", input).get("task_id") if isinstance(input, dict) else None
+def _parse_wake_up(input: Any) -> tuple[str, str | None]:
+    """Return the task that a wake-up names, and the queue that has more; None from dispatchers that name no queue."""
+    fields = cast("dict[str, Any]", input) if isinstance(input, dict) else {}
+    task_id, queue = fields.get("task_id"), fields.get("queue")
     if not isinstance(task_id, str) or not 0 < len(task_id) <= 36:
-        raise Reject('a wake-up is {"task_id": "..."}')
-    return task_id
+        raise Reject('a wake-up is {"task_id": "...", "queue": "..."}')
+    return task_id, queue if isinstance(queue, str) and 0 < len(queue) <= 200 else None
 
 
 def _fence(held: HeldTask) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from qo.api.contract.task import (
     KeptAnswer,
     KeptRequest,
     LastSegment,
+    NextRequest,
     NotClaimed,
     PiecesAnswer,
     StandingAnswer,
@@ -84,6 +85,11 @@ class DispatcherClient(ClientBase):
         """Claim the task. The client chooses the lease id, so that a claim whose response was lost can be repeated."""
         body = ClaimRequest(task_id=task_id, worker_id=worker_id, lease_id=lease_id or self._ambient.task_id())
         return await self._exchange.claim(body)
+
+    async def claim_next(self, queue: str, worker_id: str) -> Claimed | None:
+        """Claim the task of a queue that should run next; None if there is none."""
+        lease_id = self._ambient.task_id()
+        return await self._exchange.next(NextRequest(queue=queue, worker_id=worker_id, lease_id=lease_id))
 
     async def fetch(self, task_id: str) -> TaskState:
         params = {"task_id": task_id}

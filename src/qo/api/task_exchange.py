@@ -4,20 +4,28 @@ A call that finds nothing under way is sent at once, on a route of its own. Call
 wait for one of them to return, and then go together in one request: a busy worker makes few requests, and its next
 tasks come with the answer to the last ones.
 
-Every call may be repeated: a claim is known by its lease, a completion by its fence.
+Every call may be repeated: a claim, or a question for the next task, is known by its lease, a completion by its fence.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ValidationError
 
 from qo.api.contract.exchange import TOGETHER_MAX, CompletionResult, ExchangeAnswer
-from qo.api.contract.task import Claimed, ClaimRequest, CompleteAnswer, CompleteRequest, NotClaimed
+from qo.api.contract.task import (
+    Claimed,
+    ClaimRequest,
+    CompleteAnswer,
+    CompleteRequest,
+    NextRequest,
+    NotClaimed,
+)
 from qo.api.transport import Response, RetryingClient, error_from_response
 from qo.core.struct_preload import preload
 from qo.errors import Contended, QoError, Unavailable
@@ -50,17 +58,24 @@ def parse(response: Response, kind: type[A]) -> A:
         ) from error
 
 
+class _Kind(Enum):
+    COMPLETION = auto()
+    CLAIM = auto()
+    NEXT = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class _Call:
+    kind: _Kind
     body: bytes  # As its own route takes it.
-    capability: str | None  # Of a completion; None: a claim.
     answer: asyncio.Future[Any]
+    capability: str = ""  # Of a completion.
 
     @property
     def part(self) -> Any:
         """Its part of a request for many."""
         body = msgspec.Raw(self.body)
-        return body if self.capability is None else {"capability_token": self.capability, "completion": body}
+        return {"capability_token": self.capability, "completion": body} if self.capability else body
 
 
 class TaskExchange:
@@ -74,14 +89,18 @@ class TaskExchange:
         self._alone_until = float("-inf")  # By the event loop's clock.
 
     async def claim(self, request: ClaimRequest) -> Claimed | NotClaimed:
-        return await self._send(request, None)
+        return await self._send(_Kind.CLAIM, request)
 
     async def complete(self, capability: str, request: CompleteRequest) -> CompleteAnswer:
-        return await self._send(request, capability)
+        return await self._send(_Kind.COMPLETION, request, capability)
 
-    async def _send(self, request: BaseModel, capability: str | None) -> Any:
+    async def next(self, request: NextRequest) -> Claimed | None:
+        """Return None if the queue has no more tasks, or the dispatcher does not know this question."""
+        return await self._send(_Kind.NEXT, request)
+
+    async def _send(self, kind: _Kind, request: BaseModel, capability: str = "") -> Any:
         answer = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Call(request.model_dump_json().encode(), capability, answer))
+        self._waiting.append(_Call(kind, request.model_dump_json().encode(), answer, capability))
         if len(self._under_way) < LANES:
             self._under_way.add(asyncio.create_task(self._send_all()))
         return await answer
@@ -100,7 +119,8 @@ class TaskExchange:
         try:
             while calls := self._take():
                 try:
-                    if len(calls) == 1 or not await self._send_together(calls):
+                    is_alone = len(calls) == 1 and calls[0].kind is not _Kind.NEXT
+                    if is_alone or not await self._send_together(calls):
                         await asyncio.gather(*map(self._send_alone, calls))
                 finally:
                     for each in calls:
@@ -126,32 +146,43 @@ class TaskExchange:
         loop = asyncio.get_running_loop()
         if loop.time() < self._alone_until:
             return False
-        completions = [each for each in calls if each.capability is not None]
-        claims = [each for each in calls if each.capability is None]
-        body = {
+        completions, claims, nexts = ([each for each in calls if each.kind is kind] for kind in _Kind)
+        body: dict[str, Any] = {
             "completions": [each.part for each in completions],
             "claims": [each.part for each in claims],
         }
+        repeat_body = None
+        if nexts:
+            body["next"] = [each.part for each in nexts]
+            repeat_body = body | {"next": [_repeated(each) for each in nexts]}
         try:
-            path = "/internal/task-exchange"
             answer = parse(
-                await self._client.send("POST", path, token=self._worker_token, body=body), ExchangeAnswer
+                await self._client.send(
+                    "POST",
+                    "/internal/task-exchange",
+                    token=self._worker_token,
+                    body=body,
+                    repeat_body=repeat_body,
+                ),
+                ExchangeAnswer,
             )
-            results = [*map(_completion_result, answer.completions), *answer.claims]
+            results = [*map(_completion_result, answer.completions), *answer.claims, *answer.next]
         except (Unavailable, Contended) as error:
             results = [error] * len(calls)
         except QoError:
             # An older dispatcher, a token that is replaced, or one of them is malformed: the others must not suffer.
             self._alone_until = loop.time() + ALONE_S
             return False
-        for each, result in zip([*completions, *claims], results, strict=True):
+        for each, result in zip([*completions, *claims, *nexts], results, strict=True):
             _deliver(each, result)
         return True
 
     async def _send_alone(self, call: _Call) -> None:
         headers = {"Content-Type": "application/json"}
         try:
-            if call.capability is None:
+            if call.kind is _Kind.NEXT:
+                _deliver(call, None)  # There is no other route: the wake-ups of its tasks lead to them.
+            elif call.kind is _Kind.CLAIM:
                 path, token = "/internal/task-claim", self._worker_token
                 response = await self._client.send("POST", path, token=token, body=call.body, headers=headers)
                 status = msgspec.json.decode(response.content, type=_StatusOnly).status
@@ -169,6 +200,10 @@ def _completion_result(result: CompletionResult) -> CompleteAnswer | QoError:
         return result.answer
     content = b"{}" if result.problem is None else result.problem.model_dump_json().encode()
     return error_from_response(Response("/v1/task/complete", result.status, content))
+
+
+def _repeated(call: _Call) -> Any:
+    return msgspec.json.decode(call.body) | {"repeated": True}
 
 
 def _deliver(call: _Call, result: Any) -> None:

@@ -152,10 +152,12 @@ class RetryingClient:
         params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         repeatable: bool = True,
+        repeat_body: RequestBody | None = None,
     ) -> Response:
         """Send a request and return the response of a successful one.
 
         A request without a response is repeated only if it is ``repeatable``; one that was never sent, always.
+        ``repeat_body``: what is sent instead of the body after the first time.
         Raises the QoError that the dispatcher raised; Unavailable or Contended when patience runs out.
         """
         query = {key: value for key, value in params.items() if value is not None} if params else {}
@@ -182,6 +184,7 @@ class RetryingClient:
             if self._ambient.monotonic() + wait_s > give_up_at:
                 raise problem
             await asyncio.sleep(wait_s)
+            content = content if repeat_body is None else _encode(repeat_body)
 
     def _unavailable(self, error: Exception) -> Unavailable:
         return Unavailable(

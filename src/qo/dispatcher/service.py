@@ -41,6 +41,7 @@ from qo.dispatcher.http.metrics import exposition
 from qo.dispatcher.http.serving import Addresses, serve
 from qo.dispatcher.outbox import publisher
 from qo.dispatcher.outbox.outbox import TakenEffect
+from qo.dispatcher.outbox.queue_watch import QueueWatch
 from qo.dispatcher.outbox.queues import BucketQueues, queue_settings
 from qo.dispatcher.outbox.wakeup import WakeUps
 from qo.dispatcher.runtimes import in_process
@@ -119,6 +120,7 @@ class Dispatcher:
         # Since when heartbeats can arrive, by the database's clock.
         self._reachable_since: datetime | None = None
         self._wake_ups = WakeUpBuffer(self.nudge)
+        self._watch_queues = QueueWatch(state, self._is_woken)
         self._searched_at: float | None = None  # When the outbox was last searched.
         self.fast_path = FastPath(limits(settings.dispatcher, registry), self._wake_ups, self.nudge, registry)
         parts = self._parts()
@@ -231,11 +233,20 @@ class Dispatcher:
 
     async def _publish(self) -> int:
         handed, now = self._wake_ups.take(publisher.BATCH), self.state.ambient.monotonic()
-        did = await publisher.publish(self.state, self._queues, handed, on_dead=self._gave_up)
-        if handed and self._searched_at is not None and now - self._searched_at < SEARCH_S:
-            return did  # While all are handed over, the outbox seldom holds another.
-        self._searched_at = now
-        return did + await publisher.tick(self.state, self._queues, on_dead=self._gave_up)
+        watch, on_dead = self._watch_queues, self._gave_up
+        did = await publisher.publish(self.state, self._queues, handed, on_dead=on_dead, watch=watch)
+        # While all are handed over, the outbox seldom holds another.
+        if not handed or self._searched_at is None or now - self._searched_at >= SEARCH_S:
+            self._searched_at = now
+            did += await publisher.tick(self.state, self._queues, on_dead=on_dead, watch=watch)
+        did += await publisher.send_more(self._queues, watch)
+        if (due_s := watch.due_in_s()) is not None and self._events is not None:
+            self._events.call_later(due_s, self._wake, (LoopName.PUBLISHER,))
+        return did
+
+    def _is_woken(self, queue: str) -> bool:
+        runtime = self.registry.of_queue(queue)
+        return runtime is not None and runtime.launcher is Launcher.QUEUE
 
     def _reap(self) -> int:
         try:

@@ -34,6 +34,7 @@ from qo.dispatcher.auth.local_tokens import LocalTokens
 from qo.dispatcher.auth.signing_keys import KeyRing
 from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.apps import close_app, internal_app
+from qo.dispatcher.outbox.queues import KEY_SCOPE
 from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.service import Dispatcher
 from qo.dispatcher.sources import emission
@@ -232,7 +233,11 @@ class _WakeUpPublisher:
 
     async def publish(self, queue: str, wakes: Sequence[WakeUp]) -> None:
         tasks = [
-            NewTask(WAKE, {"task_id": wake.task_id}, Options(key=wake.id, key_scope=WAKE, priority=wake.priority))
+            NewTask(
+                WAKE,
+                {"task_id": wake.task_id, "queue": queue},
+                Options(key=wake.id, key_scope=KEY_SCOPE, priority=wake.priority),
+            )
             for wake in wakes
         ]
         await self._queue.submit_many(tasks)

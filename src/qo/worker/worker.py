@@ -123,6 +123,7 @@ class Worker:
             spans=self._spans,
             tell_failure=self._subscriptions.tell_failure,
             ports=self._ports,
+            paused_types=lambda: self._control.paused_types,
         )
 
     def _make_mailbox(self) -> Mailbox:

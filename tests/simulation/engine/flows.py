@@ -23,11 +23,13 @@ from qo.api.contract.task import (
     CompleteRequest,
     EventBody,
     HeartbeatRequest,
+    NextRequest,
     Outcome,
     OutputBody,
 )
 from qo.core.pipeline.pressure import Thresholds
-from qo.dispatcher.attempts import claiming, completion, running
+from qo.core.pipeline.wake_spread import SPREAD
+from qo.dispatcher.attempts import claiming, completion, next_tasks, running
 from qo.dispatcher.engine.fast_path import FastPath, WakeUpBuffer
 from qo.dispatcher.engine.loops import (
     comparison,
@@ -43,6 +45,7 @@ from qo.dispatcher.engine.loops import (
 )
 from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.outbox import publisher
+from qo.dispatcher.outbox.queue_watch import QueueWatch
 from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.runtimes import in_process
 from qo.dispatcher.sources import emission
@@ -90,7 +93,7 @@ class Messages:
     """A queue of wake-ups that keeps none of its promises but one: what it delivers was published."""
 
     fails: Callable[[str], bool]
-    waiting: list[str] = field(default_factory=list)
+    waiting: list[tuple[str, str]] = field(default_factory=list)  # Queue and task.
     known: set[str] = field(default_factory=set)
     published: int = 0
 
@@ -103,11 +106,11 @@ class Messages:
             self.known.add(wake.id)
             self.published += 1
             if not self.fails("a wake-up is lost"):
-                self.waiting.append(wake.task_id)
+                self.waiting.append((queue, wake.task_id))
         if self.fails("it was published, but no answer came"):
             raise Crash("it was published, but no answer came")
 
-    def take(self, rng: random.Random) -> str | None:
+    def take(self, rng: random.Random) -> tuple[str, str] | None:
         """Any of them: they come in no order."""
         if not self.waiting:
             return None
@@ -240,7 +243,7 @@ class World:
         self.worst = self.rng.choice([0.0, 0.02, 0.08])
         opened = open_state(
             self.url,
-            ambient=Ambient.seeded(self.seed),
+            ambient=Ambient.seeded(self.seed, lambda: (self.now - BEGINNING).total_seconds()),
             clock=lambda connection: self.now,
         )
         create_tables(opened)
@@ -249,6 +252,8 @@ class World:
         self.state.fails = self._fails
         self.messages = Messages(self._fails)
         self.limits = Limits(operators={})
+        self.spread = self.rng.choice([1, 3, SPREAD])
+        self.watch = self._fresh_watch()
         self.hand = WakeUpBuffer(lambda names: None)
         self.fast_path = FastPath(self.limits, self.hand, lambda names: None)
         self.thresholds = Thresholds(depth=self.rng.choice([3, 1000]), age_s=600.0)
@@ -282,12 +287,19 @@ class World:
             return self._ticks()[name]()
         except Crash:
             self.hand.take(1000)  # What went from hand to hand is gone with the process.
+            self.watch = self._fresh_watch()
             return 1
+
+    def _fresh_watch(self) -> QueueWatch:
+        """What a dispatcher knows of its queues when it starts: nothing."""
+        return QueueWatch(self.state, lambda queue: queue == "python", spread=self.spread)
 
     def _publish(self) -> int:
         limit = self.rng.choice([1, 3, 100])
-        handed = _at_once(publisher.publish(self.state, self.messages, self.hand.take(limit)))
-        return handed + _at_once(publisher.tick(self.state, self.messages, limit))
+        watch = self.watch if self.rng.random() < 0.9 else None  # Else it is a dispatcher of the release before.
+        did = _at_once(publisher.publish(self.state, self.messages, self.hand.take(limit), watch=watch))
+        did += _at_once(publisher.tick(self.state, self.messages, limit, watch=watch))
+        return did + _at_once(publisher.send_more(self.messages, self.watch))
 
     def _ticks(self) -> dict[str, Any]:
         state = self.state
@@ -343,9 +355,10 @@ class World:
     # What workers do
 
     def claim(self) -> None:
-        task_id = self.messages.take(self.rng)
-        if task_id is None:
+        woken = self.messages.take(self.rng)
+        if woken is None:
             return
+        queue, task_id = woken
         lease_id = self.state.ambient.task_id()
         request = ClaimRequest(task_id=task_id, worker_id=f"w{self.rng.randrange(3)}", lease_id=lease_id)
         for _ in range(5):
@@ -355,6 +368,22 @@ class World:
             except Crash:
                 continue  # The worker asks again, with the lease it has drawn.
             if isinstance(answer, Claimed):
+                self.held.append(answer)
+            elif self.rng.random() < 0.7:
+                self.claim_next(queue)  # Somebody else has the task, but the queue may have more.
+            return
+
+    def claim_next(self, queue: str) -> None:
+        """A worker that is awake asks for the next task, as it does when it reports one."""
+        lease_id, worker_id = self.state.ambient.task_id(), f"w{self.rng.randrange(3)}"
+        for number in range(5):
+            request = NextRequest(queue=queue, worker_id=worker_id, lease_id=lease_id, repeated=number > 0)
+            try:
+                with self.state.write() as tx:
+                    (answer,) = next_tasks.claim_next(tx, [request], DATA)
+            except Crash:
+                continue
+            if answer is not None:
                 self.held.append(answer)
             return
 
@@ -389,6 +418,8 @@ class World:
                 return
             if outcome is Outcome.SUCCESS and answer.status == "completed" and not answer.repeated:
                 self.accepted[request.task_id] = self.accepted.get(request.task_id, 0) + 1
+            if self.rng.random() < 0.7:  # Else its worker stops here, or is one of the release before.
+                self.claim_next("python")
             return
 
     def vanish(self) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from qo.api.contract.body import Answer, Body, Problem
-from qo.api.contract.task import Claimed, ClaimRequest, CompleteAnswer, CompleteRequest, NotClaimed
+from qo.api.contract.task import Claimed, ClaimRequest, CompleteAnswer, CompleteRequest, NextRequest, NotClaimed
 
 TOGETHER_MAX = 64  # Calls of each kind.
 
@@ -26,6 +26,7 @@ class ExchangeRequest(BaseModel):
 
     completions: list[Completion] = Field(default=[], max_length=TOGETHER_MAX)
     claims: list[ClaimRequest] = Field(default=[], max_length=TOGETHER_MAX)
+    next: list[NextRequest] = Field(default=[], max_length=TOGETHER_MAX)
 
 
 class CompletionResult(Answer):
@@ -41,3 +42,4 @@ class ExchangeAnswer(Answer):
 
     completions: list[CompletionResult]
     claims: list[ClaimAnswer]
+    next: list[Claimed | None] = []  # None: the queue has no more.

@@ -19,17 +19,19 @@ from qo.dispatcher.http.callers import CAPABILITY, Caller, identify
 from qo.dispatcher.http.gathering import answer_all
 from qo.dispatcher.http.rights import Need
 from qo.dispatcher.http.routes import Call, ContextParam, Routes
-from qo.dispatcher.http.workers import claim_together
+from qo.dispatcher.http.workers import claim_next_together, claim_together
 from qo.errors import Forbidden, QoError, Unauthenticated
 
 
 def exchange_tasks(context: ContextParam, body: ExchangeRequest) -> ExchangeAnswer:
-    """Complete attempts, then claim tasks; each is answered as by its own route.
+    """Complete attempts, then claim tasks: by their ids, as by their own routes, or the next ones of a queue.
 
     A repeated request returns the same answers.
     """
     return ExchangeAnswer(
-        completions=_complete_all(context, body.completions), claims=_claim_all(context, body.claims)
+        completions=_complete_all(context, body.completions),
+        claims=_claim_all(context, body.claims),
+        next=claim_next_together(context, body.next),
     )
 
 

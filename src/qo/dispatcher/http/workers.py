@@ -12,8 +12,8 @@ from fastapi import Path, Query, Response
 from pydantic import Field
 
 from qo.api.contract.source import EmitAnswer, EmitRequest, MemoryRequest, SourcesAnswer
-from qo.api.contract.task import Claimed, ClaimRequest, NotClaimed, TaskState
-from qo.dispatcher.attempts import claiming
+from qo.api.contract.task import Claimed, ClaimRequest, NextRequest, NotClaimed, TaskState
+from qo.dispatcher.attempts import claiming, next_tasks
 from qo.dispatcher.attempts import running as attempts
 from qo.dispatcher.auth import scopes
 from qo.dispatcher.http.app_context import Context
@@ -45,12 +45,21 @@ def claim_together(context: Context, calls: Sequence[Call]) -> list[Claimed | No
         answers = claiming.claim_all(tx, [each.body for each in calls], data)
         now = tx.now
     # Signed after the transaction, which others wait for. A claim whose answer is lost can be repeated.
-    return [
-        each
-        if isinstance(each, NotClaimed)
-        else each.model_copy(update={"capability_token": _token(context, each, now)})
-        for each in answers
-    ]
+    return [each if isinstance(each, NotClaimed) else _with_token(context, each, now) for each in answers]
+
+
+def claim_next_together(context: Context, requests: Sequence[NextRequest]) -> list[Claimed | None]:
+    """Claim the next tasks of queues, one for each request, in one transaction."""
+    if not requests:
+        return []
+    with context.state.write() as tx:
+        answers = next_tasks.claim_next(tx, requests, context.settings.dispatcher.data_root)
+        now = tx.now if any(answers) else None
+    return [None if each is None or now is None else _with_token(context, each, now) for each in answers]
+
+
+def _with_token(context: Context, claimed: Claimed, now: datetime) -> Claimed:
+    return claimed.model_copy(update={"capability_token": _token(context, claimed, now)})
 
 
 def _token(context: Context, claimed: Claimed, now: datetime) -> str:

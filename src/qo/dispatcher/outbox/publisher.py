@@ -1,7 +1,7 @@
 """The publisher: moves wake-ups from the outbox to the queues.
 
-It takes them, publishes them, and marks them as done. A crash between two of these steps repeats at most the
-publishing, which enqueues nothing twice, because a wake-up's id names its message.
+It takes them, publishes as many as the watch over the queues chooses, and marks them as done. A crash between two of
+these steps repeats at most the publishing, which enqueues nothing twice, because a wake-up's id names its message.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from qo.core.pipeline.states import EffectKind
 from qo.core.task import PRIORITY_MAX
 from qo.dispatcher.outbox import outbox
 from qo.dispatcher.outbox.outbox import TakenEffect
+from qo.dispatcher.outbox.queue_watch import QueueWatch
 from qo.dispatcher.outbox.wakeup import WakeUp, WakeUps
 from qo.dispatcher.state.database import State
 
@@ -29,9 +30,25 @@ async def tick(
     limit: int = BATCH,
     *,
     on_dead: Callable[[TakenEffect], None] = lambda effect: None,
+    watch: QueueWatch | None = None,
 ) -> int:
-    """Publish up to ``limit`` wake-ups and return how many were tried. ``on_dead`` is called for those given up."""
-    return await publish(state, queues, await asyncio.to_thread(_take, state, limit), on_dead=on_dead)
+    """Publish up to ``limit`` wake-ups and return how many were tried. ``on_dead`` is called for those given up.
+    ``watch``: chooses which of them are enough; None: all are published."""
+    effects = await asyncio.to_thread(_take, state, limit)
+    return await publish(state, queues, effects, on_dead=on_dead, watch=watch)
+
+
+async def send_more(queues: WakeUps, watch: QueueWatch) -> int:
+    """Publish what the watch finds missing, and return how many wake-ups that were."""
+    more = await watch.look()
+    for queue, wakes in more.items():
+        try:
+            async with asyncio.timeout(PUBLISH_S):
+                await queues.publish(queue, wakes)
+        except Exception as error:
+            log.warning("queue %s took no wake-ups: %s: %s", queue, type(error).__name__, error)
+            watch.forget(queue, [each.id for each in wakes])
+    return sum(map(len, more.values()))
 
 
 async def publish(
@@ -40,13 +57,14 @@ async def publish(
     effects: Sequence[TakenEffect],
     *,
     on_dead: Callable[[TakenEffect], None] = lambda effects: None,
+    watch: QueueWatch | None = None,
 ) -> int:
     """As ``tick``, for wake-ups that are taken already."""
     by_queue: dict[str, list[TakenEffect]] = {}
     for each in effects:
         by_queue.setdefault(each.effect.queue, []).append(each)
     # Concurrently: one queue that does not answer delays none of the others.
-    published = await asyncio.gather(*(_publish(state, queues, *each) for each in by_queue.items()))
+    published = await asyncio.gather(*(_publish(state, queues, watch, *each) for each in by_queue.items()))
     for each in (dead for ended in published for dead in ended):
         log.error(
             "wake-up %s of task %s was given up; the sweeper makes a new one", each.effect.id, each.effect.task_id
@@ -55,17 +73,22 @@ async def publish(
     return len(effects)
 
 
-async def _publish(state: State, queues: WakeUps, queue: str, effects: Sequence[TakenEffect]) -> list[TakenEffect]:
+async def _publish(
+    state: State, queues: WakeUps, watch: QueueWatch | None, queue: str, effects: Sequence[TakenEffect]
+) -> list[TakenEffect]:
     """Publish to one queue, and return the wake-ups that were given up."""
-    wakes = [_wake(each) for each in effects]
+    wakes: list[WakeUp] = []
     try:
+        wakes += [_wake(each) for each in (effects if watch is None else await watch.choose(queue, effects))]
         async with asyncio.timeout(PUBLISH_S):
             await queues.publish(queue, wakes)
     except Exception as error:
+        if watch is not None:
+            watch.forget(queue, [each.id for each in wakes])
         message = f"{type(error).__name__}: {error}"
         log.warning("queue %s took no wake-ups, they are kept: %s", queue, message)
         return await asyncio.to_thread(_mark_failed, state, effects, message)
-    await asyncio.to_thread(_mark_done, state, [each.id for each in wakes])
+    await asyncio.to_thread(_mark_done, state, [each.effect.id for each in effects])
     return []
 
 

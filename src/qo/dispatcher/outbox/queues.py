@@ -19,9 +19,12 @@ from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
 from qo.queue.queues_below import prepare, queue_settings
 
-__all__ = ["WAKE", "BucketQueues", "open_queue", "prepare", "queue_settings"]
+__all__ = ["KEY_SCOPE", "WAKE", "BucketQueues", "open_queue", "prepare", "queue_settings"]
 
-WAKE = "wake"  # The type of all messages, and the scope of their keys.
+WAKE = "wake"  # The type of all messages.
+# Of their keys. Dispatchers that do not name the queue have used the scope "wake": under one key, two messages must be
+# the same.
+KEY_SCOPE = "wake-queue"
 
 # A message fails when its worker cannot reach the dispatcher. It is retried for long; the sweeper replaces lost ones.
 _RETRIES = 1000
@@ -42,8 +45,9 @@ class BucketQueues:
         self._opening: dict[str, asyncio.Lock] = {}
 
     async def publish(self, queue: str, wakes: Sequence[WakeUp]) -> None:
-        target = await self._queue(queue)
-        await target.submit_many([_message(each) for each in wakes])
+        if wakes:
+            target = await self._queue(queue)
+            await target.submit_many([_message(queue, each) for each in wakes])
 
     async def close(self) -> None:
         queues, self._open = list(self._open.values()), {}
@@ -57,13 +61,13 @@ class BucketQueues:
             return self._open[name]
 
 
-def _message(wake: WakeUp) -> NewTask:
+def _message(queue: str, wake: WakeUp) -> NewTask:
     options = Options(
         key=wake.id,
-        key_scope=WAKE,
+        key_scope=KEY_SCOPE,
         priority=wake.priority,
         max_retries=_RETRIES,
         max_deliveries=_RETRIES,
         retry_policy=_POLICY,
     )
-    return NewTask(WAKE, {"task_id": wake.task_id}, options)
+    return NewTask(WAKE, {"task_id": wake.task_id, "queue": queue}, options)

@@ -9,7 +9,8 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class WakeUp:
-    """A message that a task may be claimed. It is only a hint, and may come twice, late or never."""
+    """A message that a task may be claimed, and that its queue may have more. It is only a hint, and may come twice,
+    late or never."""
 
     id: str
     task_id: str

@@ -57,6 +57,7 @@ class Context:
         lease_s: float,
         draining: Callable[[], bool],
         free_slot: Callable[[], None] = lambda: None,
+        keep_slot: Callable[[], bool] = lambda: True,
     ) -> None:
         self._queue = queue
         self._claim = claim
@@ -64,6 +65,7 @@ class Context:
         self._lease_s = lease_s
         self._draining = draining
         self._free_slot = free_slot
+        self._keep_slot = keep_slot
         self.worker_id = worker_id
         self.producer = producer
         self.cancel = cancel
@@ -115,6 +117,11 @@ class Context:
         """Let another task begin on this slot: the work is done, and the handler only reports it elsewhere, or waits.
         Nothing else changes: the lease, the timeout, and that the outcome is reported when the handler returns."""
         self._free_slot()
+
+    def keep_slot(self) -> bool:
+        """Whether the handler may begin another piece of work on its slot, which counts as another task where queues
+        share the slots. Otherwise it should return: the worker stops or is paused, or another queue has its turn."""
+        return not self._draining() and self._keep_slot()
 
     def extend(self, more_s: float) -> None:
         """Let this attempt run for at least so long from now. Its lease is renewed for as long as it runs."""

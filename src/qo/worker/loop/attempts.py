@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 
@@ -30,6 +30,7 @@ from qo.worker.loop.hold import Hold, Holds, Lease, Phase
 from qo.worker.loop.inbox import Inboxes, Slot
 from qo.worker.loop.outcome import Dead, Lost, Outcome, Released, Retried, outcome_of, unstarted_outcome
 from qo.worker.loop.settle import Settler
+from qo.worker.loop.state import State
 from qo.worker.observe.spans import Spans
 from qo.worker.observe.stats import SlotStats, Stats
 from qo.worker.ports import Ports
@@ -57,6 +58,7 @@ class Attempts:
         spans: Spans,
         tell_failure: Callable[[Task, str], None],
         ports: Ports,
+        paused_types: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         self._queue = queue
         self._config = config
@@ -67,6 +69,7 @@ class Attempts:
         self._admission = admission
         self._spans = spans
         self._ports = ports
+        self._paused_types = paused_types
         self._is_leaving = ports.lifecycle.is_leaving
         self._settler = Settler(queue, stats, patience_s=config.lease_s, tell_failure=tell_failure)
         self._inboxes: Inboxes[Hold] = Inboxes(config.concurrency, config.inbox_capacity)
@@ -202,6 +205,10 @@ class Attempts:
             self.settling += 1
             self._end_run(slot, hold)
 
+    def _keep_slot(self, hold: Hold) -> bool:
+        running = self._ports.lifecycle.state is State.RUNNING and not hold.left_slot
+        return running and hold.handler.task_type not in self._paused_types() and self._ports.slots.keep()
+
     def _leave_slot(self, slot: Slot[Hold], hold: Hold) -> None:
         """Free the slot of a task that joins a batch. The task still counts towards the limits of its handler."""
         if hold.phase is Phase.RUNNING and not hold.left_slot and not hold.batched:
@@ -290,6 +297,7 @@ class Attempts:
             lease_s=config.lease_s,
             draining=self._is_leaving,
             free_slot=partial(self._free_slot_early, slot, hold),
+            keep_slot=partial(self._keep_slot, hold),
         )
         return Request(
             task=task,

@@ -28,6 +28,10 @@ class SlotShare(Protocol):
         """A slot may have become free."""
         ...
 
+    def keep(self) -> bool:
+        """Return whether a slot that has become free goes to the same worker again, and count that as a start."""
+        ...
+
 
 class OwnSlots:
     """The slots of a worker that shares them with no other."""
@@ -43,6 +47,9 @@ class OwnSlots:
 
     def wake_others(self) -> None:
         pass
+
+    def keep(self) -> bool:
+        return True
 
 
 class SharedSlots:
@@ -92,6 +99,16 @@ class SharedSlots:
     def count_start(self, name: str) -> None:
         self._passes[name] += 1 / self._weights[name]
 
+    def keep(self, name: str) -> bool:
+        if name not in self._wanting:
+            self._passes[name] = pass_on_return(self._passes, self._wanting, name)
+        # Those that got a slot for their look have one to use.
+        waiting = {each for each in self._denied if each != name and not self._reserved[each]}
+        if grant_slots(self._passes, self._weights, {name, *waiting}, 1)[name] == 0:
+            return False
+        self.count_start(name)
+        return True
+
     def wake(self, *, except_for: str) -> None:
         """Let the workers of other queues that were denied slots check again."""
         for name in self._denied - {except_for}:
@@ -124,3 +141,6 @@ class SharedSlotsMember:
 
     def wake_others(self) -> None:
         self._shared.wake(except_for=self._name)
+
+    def keep(self) -> bool:
+        return self._shared.keep(self._name)
