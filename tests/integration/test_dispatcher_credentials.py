@@ -29,10 +29,12 @@ from qo.dispatcher.auth import capability as capabilities
 from qo.dispatcher.auth import credentials, scopes
 from qo.dispatcher.auth.capability import Capability, Scope
 from qo.dispatcher.auth.signing_keys import KeyRing
+from qo.dispatcher.runtimes.choice import mint_variables
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.tasks.creation import NewTask, create
 from qo.errors import ConfigError, Forbidden, LeaseLost, Refused, Unavailable, UsageError
+from support.dispatcher.invocations import invocation_of
 from support.dispatcher.pipeline_tasks import woken
 from support.dispatcher.pipelines import dag, deployed, job, live, source
 from support.dispatcher.states import Clock, clock, create_tables, state  # noqa: F401
@@ -129,7 +131,7 @@ class Attempt:
                 now=tx.now,
                 scope=self.scope,
             )
-            self.capability = capabilities.verify(ring, token, tx.now)
+            self.capability, self.token = capabilities.verify(ring, token, tx.now), token
 
     def mint(self, capability: Capability | None = None, **changed: Any) -> CredentialsAnswer:
         settings = replace(self.settings, dispatcher=replace(self.settings.dispatcher, **changed))
@@ -315,3 +317,19 @@ def test_the_scope_of_data_in_files_has_no_prefixes(attempt: Attempt) -> None:
     scope = scopes.scope_of(found.work, "file:/srv/data")
     assert (scope.read_prefixes, scope.write_prefixes) == ((), ())
     assert {each.storage_ref["scheme"] for each in scope.datasets} == {"file"}
+
+
+@pytest.mark.s3
+def test_a_container_has_the_credentials_of_its_attempt_in_its_environment(
+    sts_server: S3Server, books: State, ring: KeyRing
+) -> None:
+    settings = settings_of(sts_server.endpoint, f"s3://{sts_server.make_bucket()}")
+    attempt = Attempt(books, ring, settings)
+    fence = attempt.fence.model_dump()
+    invocation = invocation_of(b"", capability_token=attempt.token, **fence)
+    variables = mint_variables(settings, books, ring, invocation)
+    assert variables["AWS_ENDPOINT_URL_S3"] == sts_server.endpoint
+    assert variables["AWS_SESSION_TOKEN"]
+    assert variables["AWS_ACCESS_KEY_ID"] != ACCESS_KEY
+    none = replace(settings, dispatcher=replace(settings.dispatcher, role_arn=None))
+    assert mint_variables(none, books, ring, invocation) == {}

@@ -32,7 +32,7 @@ from qo.dispatcher.state.upgrade import upgrade
 from qo.dispatcher.tasks import operator_actions
 from qo.errors import NotFound, Refused, Unavailable
 from qo.function.function_messages import Stop, Verdict
-from qo.function.sandbox import PlainProcess
+from qo.function.sandbox import PlainProcess, find_sandbox
 from support.dispatcher.function_sites import WITHIN_S, Site, eventually
 from support.dispatcher.states import Clock, clock, state  # noqa: F401
 
@@ -73,7 +73,7 @@ WRITES = """
 import json, os, sys
 asked = json.load(sys.stdin)
 prefix = asked["work"]["outputs"][0]["prefix"].removeprefix("file:")
-os.makedirs(prefix)
+os.makedirs(prefix, exist_ok=True)
 with open(prefix + "part-0.json", "w") as file:
     file.write("{}")
 print(json.dumps({"outputs": [{"output": 0, "location": asked["work"]["outputs"][0]["prefix"], "files": ["part-0.json"],
@@ -98,9 +98,15 @@ def test_a_woken_function_runs_and_its_output_is_committed(site: Callable[..., S
     assert sent["state"] == "done"
 
 
+@pytest.mark.parametrize("local", [LocalBundles.SANDBOX, LocalBundles.UNSAFE])
 async def test_a_running_dispatcher_starts_functions_by_itself(
-    upgraded: State, state_url: str, tmp_path: Path
+    upgraded: State, state_url: str, tmp_path: Path, local: LocalBundles
 ) -> None:
+    if local is LocalBundles.SANDBOX:
+        try:
+            find_sandbox()
+        except Refused as error:
+            pytest.skip(str(error))
     here, stop = Site(upgraded, tmp_path, WRITES), asyncio.Event()
     chosen = DispatcherSettings(
         state=state_url,
@@ -109,7 +115,7 @@ async def test_a_running_dispatcher_starts_functions_by_itself(
         secrets_dir=str(tmp_path / "keys"),
         data=here.data_root,
         tick_ms=20,
-        lambda_local=LocalBundles.UNSAFE,
+        lambda_local=local,
     )
     settings = Settings(store=f"local:{tmp_path / 'store'}", dispatcher=chosen)
     running = asyncio.create_task(run_dispatcher(settings, stop=stop))

@@ -10,6 +10,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,18 @@ import pytest
 import sqlalchemy as sa
 
 from qo.api.contract.task import EventBody, InputMode, Outcome, WorkInput
+from qo.config import origins
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.dispatcher import aws
+from qo.dispatcher.bundles.bundle_store import BundleStore
 from qo.dispatcher.service import run_dispatcher
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.upgrade import upgrade
 from qo.dispatcher.tasks import operator_actions
-from qo.errors import Unavailable
+from qo.errors import QoError, Unavailable
 from qo.function import invocation_handler as handlers
 from qo.function import task_client
 from qo.function.aws import handler as aws_handler
@@ -37,7 +40,7 @@ from qo.function.invocation_handler import handle
 from qo.function.packing import build_lambda
 from support.dispatcher.function_sites import Site, eventually
 from support.dispatcher.invocations import TOKEN, invocation_of, scratch  # noqa: F401
-from support.dispatcher.zips import MAIN, bundle
+from support.dispatcher.zips import MAIN, bundle, sha256
 
 RUNTIME = """
 import json, sys
@@ -194,6 +197,7 @@ async def test_the_packaged_function_takes_an_event_to_a_commit(
     assert "AWS_SESSION_TOKEN" not in str(row["output"])
 
 
+@pytest.mark.long
 async def test_a_cancelled_task_stops_its_function_far_away(
     upgraded: State, state_url: str, tmp_path: Path, service: LambdaService
 ) -> None:
@@ -301,6 +305,27 @@ def test_a_link_to_the_bundle_is_used_without_the_capability_and_is_in_no_error(
     verdict = handled(api, "print('{}')", bundle_url=link)
     assert verdict.outcome is Outcome.FATAL
     assert "abcdef0123456789" not in str(api.reports())
+
+
+@pytest.mark.s3
+def test_a_presigned_link_to_a_real_bucket_gives_the_bundle(
+    s3_env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_env.items():
+        monkeypatch.setenv(name, value)
+    aws.client.cache_clear()
+    body = bundle({MAIN: "print('{}')"})
+    loaded = origins.load(environ=s3_env, cwd=Path("/nonexistent"))
+    root = f"s3://{s3_env['S3_BUCKET']}/data"
+    shelf = BundleStore(replace(loaded, dispatcher=DispatcherSettings(data=root)))
+    shelf.write(sha256(body), body)
+    link = shelf.get_url(sha256(body))
+    assert link is not None
+    assert task_client.fetch(link) == body
+    with pytest.raises(QoError) as refused:
+        task_client.fetch(link.replace("Signature=", "Signature=0"))
+    assert "Signature=0" not in str(refused.value)
+    aws.client.cache_clear()
 
 
 def test_heartbeats_renew_the_capability_while_the_function_runs(api: TaskApi) -> None:
