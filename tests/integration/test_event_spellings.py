@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from qo.api.contract.bundle import FunctionReply
 from qo.api.contract.task import CompleteRequest, EventBody, EventsRequest
 from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.attempts import completion, running
@@ -100,13 +99,6 @@ def test_a_task_names_its_dataset_while_it_runs_and_at_its_end(state: State) -> 
         RANGE,
         {"cursor": 7},
     ]
-
-
-@pytest.mark.fast
-def test_a_function_names_its_dataset_in_its_reply() -> None:
-    event = {"dataset_uuid": "d", "dataset_version": "g", "cursor": 1}
-    (told,) = FunctionReply.model_validate({"events": [event]}).events
-    assert (told.dataset_id, told.generation_id, told.cursor) == ("d", "g", 1)
 
 
 def emit(state: State, event: dict[str, Any], key: str = "k") -> None:
