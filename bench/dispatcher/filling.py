@@ -1,7 +1,7 @@
 """A long history, made up: partitions with everything that was written on their way, in bulk.
 
-Half of the rows of ``partitions`` are of the source and half of the job that reads it, as if every event had been
-routed and every task had run. Nothing is asked of the dispatcher for it: a million would take it a while.
+The source has so many partitions, and so has the job that reads it, as if every event had been routed and every task
+had run. Nothing is asked of the dispatcher for it: a million would take it a while.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import sqlalchemy as sa
 from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import State, Tx
+from qo.dispatcher.tasks.dedupe_keys import partition_prefix
+from qo.dispatcher.versions import marks
 
 FILLED = (
     schema.events,
@@ -25,30 +27,54 @@ FILLED = (
     schema.partitions,
 )
 
-# In terms of the number i of a row. Ids are scattered, as those of real tasks are.
-_SCATTERED = "CAST((i * 2654435761) % 4294967296 AS TEXT) || '-' || CAST(i AS TEXT)"
-_TASK = f"'t' || {_SCATTERED}"
-_EVENT = f"'e' || {_SCATTERED}"
 _KEY = "'p' || CAST(i AS TEXT)"
+_FILES = """'["part-00000-0b9e1a62-c000.zstd.parquet"]'"""
 _AT = {
     "sqlite": "strftime('%Y-%m-%d %H:%M:%f000', 1735689600 + i, 'unixepoch')",
     "postgresql": "to_timestamp(1735689600 + i)",
 }
 
 
-def fill(state: State, partitions: int) -> int:
-    """Into a state where the pipeline is deployed and nothing has happened; how many keys there are."""
-    count = partitions // 2
+def fill(state: State, count: int) -> None:
+    """Fill a state where the pipeline is deployed and nothing has happened with so many partitions of each job."""
     with state.write() as tx, _unindexed(tx):
+        if tx.on_postgres:
+            tx.execute(sa.text("SET LOCAL maintenance_work_mem = '512MB'"))
         live = topology.load(tx)
         by_name = {each.job.name: each for each in live.jobs.values()}
         _events(tx, by_name["orders"], by_name["clean"], count)
         _tasks(tx, by_name["orders"], by_name["clean"], count)
         _data(tx, by_name["orders"], by_name["clean"], count)
+    _vacuum(state)
+
+
+def add_rebuild(state: State, count: int) -> None:
+    """Add the pending tasks that the newest version of the reader lacks, as if the reconciler had created them."""
+    with state.write() as tx:
+        live = topology.load(tx)
+        source = next(each for each in live.jobs.values() if each.dag == "shop" and each.job.name == "orders")
+        readers = [each for each in live.jobs.values() if each.dag == "shop" and each.job.name == "clean"]
+        reader = max(readers, key=lambda each: each.version_number)
+        read = source.outputs[0]
+        prefix = partition_prefix(read.dataset_id, read.generation_id)
+        values = _task_values(tx, source, reader) | {
+            "id": _id(tx, f"r{reader.version_number}"),
+            "dedupe_key": f"'{prefix}' || {_KEY}",
+            "status": "'pending'",
+            "attempt": "0",
+            "wakes": "0",
+            **dict.fromkeys(("started_at", "completed_at", "released_at"), "NULL"),
+        }
+        columns = ", ".join(f'"{name}"' for name in values)
+        chosen = _numbered(tx, count, ", ".join(values.values()))
+        tx.execute(sa.text(f"INSERT INTO tasks ({columns}) {chosen} ON CONFLICT DO NOTHING"))
+    _vacuum(state)
+
+
+def _vacuum(state: State) -> None:
     if state.engine.dialect.name == "postgresql":
         with state.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(sa.text("VACUUM ANALYZE"))
-    return count
 
 
 @contextmanager
@@ -64,10 +90,23 @@ def _unindexed(tx: Tx) -> Iterator[None]:
 
 def _insert(tx: Tx, table: sa.Table, count: int, values: Mapping[str, str]) -> None:
     """Rows 0 to ``count``; the values are SQL."""
-    numbers = f"SELECT CAST(0 AS BIGINT) UNION ALL SELECT i + 1 FROM n WHERE i < {count - 1}"
     columns = ", ".join(f'"{name}"' for name in values)
-    chosen = f"WITH RECURSIVE n (i) AS ({numbers}) SELECT {', '.join(values.values())} FROM n"
-    tx.execute(sa.text(f"INSERT INTO {table.name} ({columns}) {chosen}"))
+    tx.execute(sa.text(f"INSERT INTO {table.name} ({columns}) {_numbered(tx, count, ', '.join(values.values()))}"))
+
+
+def _numbered(tx: Tx, count: int, values: str) -> str:
+    if tx.on_postgres:
+        return f"SELECT {values} FROM generate_series(CAST(0 AS BIGINT), {count - 1}) AS n (i)"
+    numbers = f"SELECT CAST(0 AS BIGINT) UNION ALL SELECT i + 1 FROM n WHERE i < {count - 1}"
+    return f"WITH RECURSIVE n (i) AS ({numbers}) SELECT {values} FROM n"
+
+
+def _id(tx: Tx, of: str) -> str:
+    """In terms of the number i of a row. Ids are scattered, and as long as those of real tasks."""
+    if tx.on_postgres:
+        return f"CAST(CAST(md5('{of}' || i) AS uuid) AS text)"
+    scattered = "(i * 2654435761) % 4294967296"
+    return f"printf('%08x-0000-5000-8000-{of}%011x', {scattered}, i)"
 
 
 def _of(job: LiveJob) -> dict[str, str]:
@@ -84,13 +123,13 @@ def _at(tx: Tx) -> str:
 
 
 def _events(tx: Tx, source: LiveJob, reader: LiveJob, count: int) -> None:
-    common = {**_where(), "received_at": _at(tx), "id": _EVENT}
+    common = {**_where(), "received_at": _at(tx), "id": _id(tx, "e")}
     routed = {"state": "'routed'", "fanout": "1"}
     _insert(tx, schema.events, count, {**common, **_of(source), **routed})
-    unread = {"state": "'filtered'", "reason": "'nobody reads it'", "fanout": "0", "id": f"{_EVENT} || 'c'"}
-    _insert(tx, schema.events, count, {**common, **_of(reader), **unread, "producer_task_id": _TASK})
+    unread = {"state": "'filtered'", "reason": "'nobody reads it'", "fanout": "0", "id": _id(tx, "c")}
+    _insert(tx, schema.events, count, {**common, **_of(reader), **unread, "producer_task_id": _id(tx, "a")})
     dataset = {"dataset_id": _of(source)["dataset_id"], "edition_id": f"'{reader.edition_id}'"}
-    given = {"event_seq": "i + 1", "partition_key": _KEY, "outcome": "'consumed'", "task_id": _TASK}
+    given = {"event_seq": "i + 1", "partition_key": _KEY, "outcome": "'consumed'", "task_id": _id(tx, "a")}
     _insert(tx, schema.deliveries, count, {**dataset, **given})
     tallies = [(source, "", "routed"), (source, reader.edition_id, "consumed"), (reader, "", "filtered")]
     tx.insert(
@@ -110,9 +149,19 @@ def _events(tx: Tx, source: LiveJob, reader: LiveJob, count: int) -> None:
 
 def _tasks(tx: Tx, source: LiveJob, reader: LiveJob, count: int) -> None:
     at = _at(tx)
+    _insert(tx, schema.tasks, count, _task_values(tx, source, reader))
+    attempt = {"task_id": _id(tx, "a"), "attempt": "1", "lease_id": _id(tx, "b"), "outcome": "'completed'"}
+    _insert(tx, schema.attempts, count, {**attempt, "started_at": at, "ended_at": at})
+    pin = {"task_id": _id(tx, "a"), "position": "0", "partition_key": _KEY, "revision": "i + 1", **_of(source)}
+    _insert(tx, schema.task_inputs, count, pin)
+
+
+def _task_values(tx: Tx, source: LiveJob, reader: LiveJob) -> dict[str, str]:
+    at = _at(tx)
     about = {"event_seq": "i + 1", **_of(source), **_where()}
+    read = source.outputs[0]
     identity = {
-        "id": _TASK,
+        "id": _id(tx, "a"),
         "job_id": f"'{reader.id}'",
         "edition_id": f"'{reader.edition_id}'",
         "logical_id": f"'{reader.logical_id}'",
@@ -120,11 +169,11 @@ def _tasks(tx: Tx, source: LiveJob, reader: LiveJob, count: int) -> None:
         "job": f"'{reader.job.name}'",
         "operator": f"'{reader.job.operator}'",
         "queue": f"'{reader.queue}'",
-        "dedupe_key": f"'partition:' || {_KEY}",
+        "dedupe_key": f"'{partition_prefix(read.dataset_id, read.generation_id)}' || {_KEY}",
     }
     life = {
         "status": "'completed'",
-        "token": "'token'",
+        "token": _id(tx, "d"),
         "attempt": "1",
         "lease_s": "60.0",
         "retry_count": "0",
@@ -137,18 +186,20 @@ def _tasks(tx: Tx, source: LiveJob, reader: LiveJob, count: int) -> None:
     times = dict.fromkeys(
         ("available_at", "created_at", "updated_at", "started_at", "completed_at", "released_at"), at
     )
-    _insert(tx, schema.tasks, count, {**identity, **about, **life, **times})
-    attempt = {"task_id": _TASK, "attempt": "1", "lease_id": "'lease'", "outcome": "'completed'"}
-    _insert(tx, schema.attempts, count, {**attempt, "started_at": at, "ended_at": at})
-    pin = {"task_id": _TASK, "position": "0", "partition_key": _KEY, "revision": "i + 1", **_of(source)}
-    _insert(tx, schema.task_inputs, count, pin)
+    return {**identity, **about, **life, **times}
 
 
 def _data(tx: Tx, source: LiveJob, reader: LiveJob, count: int) -> None:
-    for job, maker, offset in ((source, "'s' || CAST(i AS TEXT)", 1), (reader, _TASK, count + 1)):
+    for job, maker, offset in ((source, _id(tx, "f"), 1), (reader, _id(tx, "a"), count + 1)):
+        made = job.outputs[0]
         common = {**_of(job), **_where(), "rows": "10", "bytes": "100", "task_id": maker, "committed_at": _at(tx)}
+        if job is reader:
+            place = f"'{made.dataset_id}/{made.generation_id}/' || {maker} || '/1'"
+            common |= {"location": place, "files": _FILES}
         _insert(tx, schema.commits, count, {**common, "attempt": "1"})
         _insert(tx, schema.partitions, count, {**common, "revision": f"i + {offset}"})
+        sums = {"partitions": count, "rows": 10 * count, "bytes": 100 * count, "revision": offset + count - 1}
         generations = schema.generation_rows
-        this = generations.c.id == job.outputs[0].generation_id
-        tx.execute(sa.update(generations).where(this).values(partitions=count, rows=10 * count, bytes=100 * count))
+        tx.execute(sa.update(generations).where(generations.c.id == made.generation_id).values(**sums))
+    compared = marks.Input(reader, reader.inputs[0], source.outputs[0].generation_id)
+    marks.save(tx, compared, marks.Mark(compared.generation_id, count, 0, tx.now))

@@ -44,17 +44,18 @@ HOW: Mapping[str, str] = {
 
 
 @contextmanager
-def databases() -> Iterator[Callable[[str], State]]:
-    """Makes fresh state databases, "sqlite" or "postgres"; all are gone after the block."""
+def databases() -> Iterator[Callable[..., State]]:
+    """Makes fresh state databases, "sqlite" or "postgres", the latter like another one if it is named; all are gone
+    after the block."""
     from support.servers.postgres import start_postgres
 
     opened: list[State] = []
     with tempfile.TemporaryDirectory(prefix="qo-bench-") as directory:
         server = start_postgres(_made(Path(directory) / "postgres"), DURABLE)
 
-        def fresh(database: str) -> State:
+        def fresh(database: str, template: str = "template1") -> State:
             path = Path(directory) / f"{len(opened)}.db"
-            state = open_state(server.make_database() if database == "postgres" else f"sqlite:{path}")
+            state = open_state(server.make_database(template) if database == "postgres" else f"sqlite:{path}")
             opened.append(state)
             upgrade(state)
             return state
@@ -72,8 +73,8 @@ def _made(directory: Path) -> Path:
     return directory
 
 
-def pipeline(runtime: str = "dispatcher", operator: str = "noop") -> Dag:
-    """A source, and one job that reads it by partition."""
+def pipeline(runtime: str = "dispatcher", operator: str = "noop", config: str = "{}") -> Dag:
+    """A source, and one job that reads it by partition. Another ``config`` makes it another edition."""
     return read(
         f"""
         name: shop
@@ -89,6 +90,7 @@ def pipeline(runtime: str = "dispatcher", operator: str = "noop") -> Dag:
             outputs: 1
             inputs: [{{from: {{job: orders}}}}]
             execution_strategy: PerPartition
+            config: {config}
         """
     )
 

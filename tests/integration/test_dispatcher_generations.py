@@ -13,7 +13,6 @@ from qo.api.contract.task import Claimed, EventBody
 from qo.config.settings import Settings
 from qo.core.pipeline.dag import Dag
 from qo.dispatcher.effects import external_effects
-from qo.dispatcher.engine import marks
 from qo.dispatcher.engine.loops import invalidation, reconciler, release, router
 from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.outbox.wakeup import WakeUp
@@ -22,7 +21,7 @@ from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks import operator_actions
-from qo.dispatcher.versions import cutover
+from qo.dispatcher.versions import cutover, marks
 from support.dispatcher import accounting
 from support.dispatcher.pipeline_tasks import claimed, row_of, succeed
 from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged

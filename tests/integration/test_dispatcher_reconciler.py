@@ -6,12 +6,11 @@ import pytest
 import sqlalchemy as sa
 
 from qo.api.contract.task import Outcome
-from qo.dispatcher.engine import marks
 from qo.dispatcher.engine.loops import reconciler
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks import operator_actions
-from qo.dispatcher.versions import cutover
+from qo.dispatcher.versions import cutover, marks
 from support.dispatcher.pipeline_tasks import (
     all_of,
     append,

@@ -7,10 +7,10 @@ import sqlalchemy as sa
 
 from qo.api.contract.task import Outcome
 from qo.core.task import Status
-from qo.dispatcher.engine import marks
 from qo.dispatcher.engine.loops import invalidation, refresh
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import State
+from qo.dispatcher.versions import marks
 from support.dispatcher.pipeline_tasks import claimed, finish, route_all, settle, succeed, tasks_of
 from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
 from support.dispatcher.stale_pipelines import (

@@ -21,6 +21,7 @@ from qo.dispatcher.engine.fast_path import FastPath, WakeUpBuffer
 from qo.dispatcher.engine.loop import Loop, Tick
 from qo.dispatcher.engine.loops import (
     backfill,
+    bulk_change,
     comparison,
     invalidation,
     manifest,
@@ -75,7 +76,7 @@ SWEEPS = 4  # Searches for lost wake-ups while one becomes old enough.
 # After tasks have ended: their events, what they replaced or left stale, and the room that they leave.
 ENDED = (LoopName.ROUTER, LoopName.INVALIDATION, LoopName.BACKFILL, LoopName.REFRESH, LoopName.RELEASE)
 CHANGED = ENDED  # After a write to the state.
-DEPLOYED = (*CHANGED, LoopName.TOPOLOGY_WATCH)  # After a change of the topology.
+DEPLOYED = (*CHANGED, LoopName.TOPOLOGY_WATCH, LoopName.BULK_CHANGE)  # After a change of the topology.
 FREED = (*ENDED, LoopName.INVOKER)  # After a function has ended, and freed its slot.
 CREATED = (LoopName.RELEASE,)  # After tasks were created.
 RELEASED = (LoopName.PUBLISHER, LoopName.IN_PROCESS, LoopName.INVOKER)
@@ -199,6 +200,7 @@ class Dispatcher:
             # Nothing wakes it when the side inputs of a staged version are complete: it polls often.
             Part(LoopName.COMPARISON, partial(comparison.tick, state), rest_s, CREATED),
             Part(LoopName.TOPOLOGY_WATCH, self._watch, watch_s),
+            Part(LoopName.BULK_CHANGE, partial(bulk_change.tick, state), watch_s, CREATED),
             Part(LoopName.REAPER, self._reap, watch_s, ENDED),
             Part(LoopName.PRESSURE, partial(pressure.tick, state, press), watch_s, CREATED),
             # Nothing wakes it when the wait before a retry is over: it polls often.

@@ -88,6 +88,7 @@ class CutoverAnswer(Answer):
     active: int | None  # The number of the active version now.
     replaced: int | None = None  # The one that was active before.
     cancelled: int = 0  # Pending tasks that were cancelled.
+    cancelling: bool = False  # There are many more pending tasks, which are being cancelled.
     cancel_requested: int = 0  # Running tasks that were asked to stop.
     withheld: int = 0  # Pending tasks that wait in case of a rollback.
     # Only when a version is marked ready or activated, of the jobs that it rebuilds:

@@ -129,6 +129,8 @@ def show_transition(session: Session, answer: Mapping[str, Any]) -> None:
     for key, text in _COUNTS.items():
         if answer[key]:
             session.output.note(f"{answer[key]:,} {text}")
+    if answer["cancelling"]:
+        session.output.note("its other pending tasks are being cancelled; none of them starts")
 
 
 _COUNTS = {

@@ -43,6 +43,13 @@ class CancelCode(StrEnum):
     EFFECTS_CALLED_OFF = "effects_called_off"  # A person cancelled the task that it was deferred to.
 
 
+class BulkChangeKind(StrEnum):
+    """What happens to all tasks of an edition, a chunk at a time."""
+
+    CANCEL = "cancel"
+    REVIVE = "revive"
+
+
 class EffectKind(StrEnum):
     """How an entry of the outbox is carried out."""
 

@@ -9,10 +9,10 @@ import sqlalchemy as sa
 
 from qo.core.pipeline.dag import UpdateStrategy
 from qo.core.task import Status
-from qo.dispatcher.engine.marks import Input
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.prepared import Values
+from qo.dispatcher.versions.marks import Input
 
 _tasks, _commits, _pins = schema.tasks, schema.commits, schema.task_inputs
 

@@ -16,6 +16,7 @@ class LoopName(StrEnum):
     RECONCILER = "reconciler"
     COMPARISON = "comparison"
     TOPOLOGY_WATCH = "topology watch"
+    BULK_CHANGE = "bulk change"
     REAPER = "reaper"
     PRESSURE = "pressure"
     RELEASE = "release"

@@ -3,8 +3,8 @@
 Their conditions are constants in the text, not parameters: a planner uses a partial index only where it can see that
 the condition holds, and neither SQLite nor a prepared statement of PostgreSQL looks at parameters for that.
 
-The condition of withheld tasks has ``status || ''``, so that planners do not use the index of the status. PostgreSQL
-with statistics from when nothing was pending would, and read all pending tasks for every edition.
+The conditions of withheld and of failed tasks have ``status || ''``, so that planners do not use the index of the
+status. PostgreSQL with statistics from when nothing was pending would, and read all pending tasks for every edition.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.state.schema import Id, Instant, tasks
-from qo.dispatcher.state.work import DEFERRED, IN_FLIGHT, RELEASED, WITHHELD
+from qo.dispatcher.state.work import DEFERRED, FAILED, GIVEN_UP, IN_FLIGHT, RELEASED, WITHHELD
 
 
 def withheld(table: Any = tasks) -> sa.ColumnElement[bool]:
@@ -46,6 +46,15 @@ def deferred(table: Any = tasks) -> sa.ColumnElement[bool]:
     return table.c.cancel_code == inline(CancelCode.EFFECTS_DEFERRED)
 
 
+def failed(table: Any = tasks) -> sa.ColumnElement[bool]:
+    return table.c.status + inline("") == inline(Status.FAILED)
+
+
+def given_up(table: Any = tasks) -> sa.ColumnElement[bool]:
+    """Cancelled, or asked to stop, because its version was rolled back or abandoned."""
+    return table.c.cancel_code == inline(CancelCode.VERSION_GIVEN_UP)
+
+
 @dataclass(frozen=True, slots=True)
 class IndexedCondition:
     """A condition in SQL, with the partial index that contains exactly its rows."""
@@ -59,6 +68,8 @@ class IndexedCondition:
 WITHHELD_EDITIONS = IndexedCondition("ix_tasks_withheld", "edition_id", WITHHELD)
 RELEASED_QUEUES = IndexedCondition("ix_tasks_released", "queue", RELEASED)
 DEFERRED_EDITIONS = IndexedCondition("ix_tasks_deferred", "edition_id", DEFERRED)
+GIVEN_UP_EDITIONS = IndexedCondition("ix_tasks_given_up", "edition_id", GIVEN_UP)
+FAILED_EDITIONS = IndexedCondition("ix_tasks_failed", "edition_id", FAILED)
 OPEN_READERS = IndexedCondition(
     "ix_invalidation_readers_open", "edition_id", "processed_at IS NULL", table="invalidation_readers"
 )
@@ -175,6 +186,18 @@ def has_in_flight(tx: Tx, logical_id: str, edition_id: str) -> bool:
 def _has_in_flight(on_postgres: bool) -> Prepared:
     own = "logical_id = :logical AND edition_id || '' = :edition"  # No index of the edition: it has more to read.
     return Prepared(sa.text(f"SELECT 1 FROM {_in_flight(on_postgres)} AND {own} LIMIT 1"))
+
+
+def in_flight_ids(tx: Tx, logical_ids: Collection[str], editions: Collection[str]) -> dict[str, list[str]]:
+    """Return the tasks in flight of these editions, which belong to these logical jobs, by status."""
+    ids: dict[str, list[str]] = {}
+    for some in batches(sorted(logical_ids)):
+        query = f"SELECT id, status, edition_id FROM {_in_flight(tx.on_postgres)} AND logical_id IN :these"
+        bound = sa.text(query).bindparams(sa.bindparam("these", some, expanding=True))
+        for id_, status, edition in tx.execute(bound):
+            if edition in editions:
+                ids.setdefault(status, []).append(id_)
+    return ids
 
 
 def unspread(tx: Tx, generations: Collection[str]) -> set[str]:

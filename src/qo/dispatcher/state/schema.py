@@ -39,7 +39,16 @@ from qo.dispatcher.state.definitions import (
 from qo.dispatcher.state.definitions import generations as generation_rows
 from qo.dispatcher.state.generation_sizes import generations
 from qo.dispatcher.state.quality import backfills, checks, generation_columns, rejections
-from qo.dispatcher.state.work import attempts, deliveries, events, outbox, tallies, task_inputs, tasks
+from qo.dispatcher.state.work import (
+    attempts,
+    bulk_changes,
+    deliveries,
+    events,
+    outbox,
+    tallies,
+    task_inputs,
+    tasks,
+)
 
 __all__ = [
     "Id",
@@ -49,6 +58,7 @@ __all__ = [
     "api_tokens",
     "attempts",
     "backfills",
+    "bulk_changes",
     "bundles",
     "checks",
     "commits",

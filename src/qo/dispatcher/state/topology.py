@@ -86,7 +86,9 @@ def load(tx: Tx) -> Topology:
     epoch = _epoch(tx) if tx.is_read_only else _lock_epoch(tx)
     pool = tx.pool
     if tx in _changing:
-        return _read(tx, epoch)
+        # Kept for this transaction alone. What it changes it changes before the next ``bump``, which drops it.
+        live = tx.cache[_CACHE_KEY] = _read(tx, epoch)
+        return live
     live = _loaded.get(pool)
     if live is None or live.epoch != epoch:
         live = _read(tx, epoch)

@@ -63,6 +63,8 @@ RELEASED = f"status = '{Status.PENDING}' AND released_at IS NOT NULL"
 RUNNING = f"status = '{Status.RUNNING}'"
 IN_FLIGHT = f"{RUNNING} OR ({RELEASED})"
 DEFERRED = f"cancel_code = '{CancelCode.EFFECTS_DEFERRED}'"
+GIVEN_UP = f"cancel_code = '{CancelCode.VERSION_GIVEN_UP}'"
+FAILED = f"status || '' = '{Status.FAILED}'"
 
 tasks = sa.Table(
     "tasks",
@@ -139,6 +141,21 @@ tasks = sa.Table(
     sa.Index("ix_tasks_status", "status", "created_at"),
     sa.Index("ix_tasks_again", "edition_id", "cursor", **where("invalidation_id IS NOT NULL")),
     sa.Index("ix_tasks_deferred", "edition_id", "id", **where(DEFERRED)),
+    sa.Index("ix_tasks_given_up", "edition_id", "id", **where(GIVEN_UP)),
+    sa.Index("ix_tasks_failed", "edition_id", "created_at", "id", **where(FAILED)),
+)
+
+bulk_changes = sa.Table(
+    "bulk_changes",  # Editions whose tasks are being cancelled or revived, a chunk at a time; gone when all are.
+    metadata,
+    sa.Column("edition_id", Id, primary_key=True),
+    column("kind", sa.String(8)),  # BulkChangeKind
+    column("by", Name, null=True),  # Of a cancellation, as are reason and code.
+    column("reason", sa.Text, null=True),
+    column("code", sa.String(32), null=True),
+    column("token", sa.String(40)),
+    column("after", sa.Text, null=True),  # How far this pass over the tasks has come; null: it begins.
+    column("requested_at", Instant),
 )
 
 attempts = sa.Table(

@@ -5,7 +5,7 @@ Each statement writes what ``core.lifecycle.decide`` would write task by task; a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from qo.core.pipeline.states import CancelCode
 from qo.core.pipeline.topology import LIVE, VersionStatus
 from qo.core.task import Status
-from qo.dispatcher.state import schema
+from qo.dispatcher.state import scans, schema
 from qo.dispatcher.state.database import Tx, batches
 
 _tasks = schema.tasks
@@ -35,6 +35,7 @@ class Cancellation:
 class Stopped:
     cancelled: int = 0
     requested: int = 0  # Running tasks that were asked to stop.
+    more: bool = False  # More tasks are left, and are cancelled later.
 
 
 def version_given_up(dag: str, number: int, status: VersionStatus, by: str) -> Cancellation:
@@ -64,13 +65,14 @@ def own_editions(tx: Tx, version_id: str) -> frozenset[str]:
 
 def withhold(tx: Tx, of: Collection[str]) -> int:
     """Withhold pending tasks, and return how many: a wake-up that is on its way then finds nothing to claim."""
+    released = scans.in_flight_ids(tx, _logical_ids(tx, of), of).get(Status.PENDING, [])
     return sum(
         tx.execute(
             sa.update(_tasks)
-            .where(condition, _tasks.c.status == Status.PENDING, _tasks.c.released_at.is_not(None))
+            .where(_tasks.c.id.in_(some), _tasks.c.status == Status.PENDING, _tasks.c.released_at.is_not(None))
             .values(released_at=None)
         ).rowcount
-        for condition in _edition_conditions(of)
+        for some in batches(released)
     )
 
 
@@ -87,6 +89,26 @@ def cancel(tx: Tx, of: Collection[str], cancellation: Cancellation, *, token: st
         )
         requested += tx.execute(running).rowcount
     return Stopped(cancelled, requested)
+
+
+def cancel_in_flight(tx: Tx, of: Collection[str], cancellation: Cancellation, *, token: str) -> Stopped:
+    """As ``cancel``, but only tasks that run or whose wake-up is on its way."""
+    values = _cancelled(tx, cancellation, token)
+    ids = scans.in_flight_ids(tx, _logical_ids(tx, of), of)
+    cancelled = sum(
+        _cancel_pending(tx, _tasks.c.id.in_(some), values) for some in batches(sorted(ids.get(Status.PENDING, ())))
+    )
+    requested = 0
+    for some in batches(sorted(ids.get(Status.RUNNING, ()))):
+        running = sa.and_(_tasks.c.status == Status.RUNNING, _tasks.c.cancel_requested.is_(False))
+        requested += tx.execute(sa.update(_tasks).where(_tasks.c.id.in_(some), running).values(**values)).rowcount
+    return Stopped(cancelled, requested)
+
+
+def cancel_these(tx: Tx, ids: Sequence[str], cancellation: Cancellation, *, token: str) -> int:
+    """Cancel those of the tasks that are pending, and return how many."""
+    values = _cancelled(tx, cancellation, token)
+    return sum(_cancel_pending(tx, _tasks.c.id.in_(some), values) for some in batches(ids))
 
 
 def cancel_some(
@@ -122,7 +144,17 @@ def _cancel_pending(tx: Tx, condition: sa.ColumnElement[bool], values: Mapping[s
 
 
 def revive(tx: Tx, of: Collection[str], *, token: str) -> int:
-    """Undo ``version_given_up`` for these editions, and return how many tasks are pending again.
+    """Revive all tasks of these editions: see ``_revive``."""
+    return sum(_revive(tx, condition, token) for condition in _edition_conditions(of))
+
+
+def revive_these(tx: Tx, ids: Sequence[str], *, token: str) -> int:
+    """Revive those of the tasks that were given up: see ``_revive``."""
+    return sum(_revive(tx, _tasks.c.id.in_(some), token) for some in batches(ids))
+
+
+def _revive(tx: Tx, condition: sa.ColumnElement[bool], token: str) -> int:
+    """Undo ``version_given_up`` for these tasks, and return how many are pending again.
 
     A task that is still running loses the request to stop. If its worker has seen the request already, the task ends
     as cancelled all the same and a person can replay it.
@@ -147,13 +179,11 @@ def revive(tx: Tx, of: Collection[str], *, token: str) -> int:
         "late_lease_id": None,
         "released_at": None,
     }
-    revived = 0
-    for condition in _edition_conditions(of):
-        given_up = sa.and_(condition, _tasks.c.cancel_code == CancelCode.VERSION_GIVEN_UP)
-        cancelled = sa.update(_tasks).where(given_up, _tasks.c.status == Status.CANCELLED)
-        revived += tx.execute(cancelled.values(**withdrawn, **again)).rowcount
-        running = sa.update(_tasks).where(given_up, _tasks.c.status == Status.RUNNING)
-        tx.execute(running.values(**withdrawn))
+    given_up = sa.and_(condition, scans.given_up())
+    cancelled = sa.update(_tasks).where(given_up, _tasks.c.status == Status.CANCELLED)
+    revived = tx.execute(cancelled.values(**withdrawn, **again)).rowcount
+    running = sa.update(_tasks).where(given_up, _tasks.c.status == Status.RUNNING)
+    tx.execute(running.values(**withdrawn))
     return revived
 
 
@@ -192,6 +222,14 @@ def _later(tx: Tx) -> sa.ColumnElement[Any]:
     # A clock that was set back must not make ``updated_at`` go back.
     now = sa.literal(tx.now, schema.Instant())
     return sa.case((_tasks.c.updated_at > now, _tasks.c.updated_at), else_=now)
+
+
+def _logical_ids(tx: Tx, of: Collection[str]) -> set[str]:
+    ids: set[str] = set()
+    for some in batches(sorted(of)):
+        query = sa.select(schema.jobs.c.logical_id).where(schema.jobs.c.edition_id.in_(some)).distinct()
+        ids.update(tx.execute(query).scalars())
+    return ids
 
 
 def _edition_conditions(of: Collection[str]) -> Iterator[sa.ColumnElement[bool]]:

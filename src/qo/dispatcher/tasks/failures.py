@@ -18,7 +18,7 @@ from qo.api.contract.task_view import Superseded
 from qo.core.pipeline.dag import UpdateStrategy
 from qo.core.pipeline.topology import Topology, VersionStatus
 from qo.core.task import Status
-from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state import scans, schema, topology
 from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.tasks import backlog
@@ -114,7 +114,7 @@ def first_open(tx: Tx, live: Topology, edition: str) -> str | None:
 
 
 def _failed(edition: str) -> sa.ColumnElement[bool]:
-    return sa.and_(_tasks.c.edition_id == edition, _tasks.c.status == Status.FAILED)
+    return sa.and_(_tasks.c.edition_id == edition, scans.failed())
 
 
 def counts(tx: Tx, editions: Collection[str]) -> dict[str, dict[str, int]]:
@@ -205,16 +205,9 @@ def _last_versions(tx: Tx, editions: Collection[str]) -> dict[str, LastVersion]:
 
 
 def _with_failures(tx: Tx, editions: Iterable[str]) -> list[str]:
-    """Return the editions that have failed tasks, by one index lookup for each."""
-    failing: list[str] = []
-    jobs = schema.jobs
-    for some in batches(sorted(editions)):
-        live_editions = sa.select(jobs.c.edition_id).where(jobs.c.edition_id.in_(some)).distinct().subquery()
-        any_ = sa.exists().where(
-            _tasks.c.edition_id == live_editions.c.edition_id, _tasks.c.status == Status.FAILED
-        )
-        failing += tx.execute(sa.select(live_editions.c.edition_id).where(any_)).scalars()
-    return failing
+    """Return the editions that have failed tasks: the cost grows with these, not with all editions."""
+    candidates = set(editions)
+    return [edition for edition in scans.distinct(tx, scans.FAILED_EDITIONS) if edition in candidates]
 
 
 def _failed_of(edition: str, after: Place | None, limit: int) -> sa.Subquery:

@@ -21,7 +21,7 @@ from qo.dispatcher.commits import retention
 from qo.dispatcher.effects import external_effects
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.tasks import backlog
+from qo.dispatcher.tasks import backlog, bulk_changes
 from qo.dispatcher.versions import publishing, rebuilding, side_inputs
 from qo.dispatcher.versions import records as stored_versions
 from qo.dispatcher.versions.records import active, dag_row, find, read_outside, stored_plan
@@ -110,9 +110,9 @@ def rollback(tx: Tx, dag: str, by: str, replaces: int | None = None) -> CutoverA
     epoch = topology.bump(tx)
     # Some tasks may have been cancelled with another version that shared them and was abandoned meanwhile.
     again = derive_id("back", target["id"], epoch)
-    backlog.revive(tx, backlog.editions(tx, target["id"]), token=again)
+    bulk_changes.revive(tx, backlog.editions(tx, target["id"]), token=again)
     external_effects.take_over(tx, topology.load(tx), dag, by)
-    stopped = backlog.cancel(
+    stopped = bulk_changes.cancel(
         tx,
         backlog.own_editions(tx, current["id"]),
         backlog.version_given_up(dag, current["number"], VersionStatus.ROLLED_BACK, by),
@@ -125,6 +125,7 @@ def rollback(tx: Tx, dag: str, by: str, replaces: int | None = None) -> CutoverA
         replaced=current["number"],
         cancelled=stopped.cancelled,
         cancel_requested=stopped.requested,
+        cancelling=stopped.more,
     )
 
 
@@ -140,7 +141,7 @@ def abandon(tx: Tx, dag: str, number: int, by: str) -> CutoverAnswer:
         )
     _set(tx, version["id"], status=VersionStatus.ABANDONED)
     epoch = topology.bump(tx)
-    stopped = backlog.cancel(
+    stopped = bulk_changes.cancel(
         tx,
         backlog.own_editions(tx, version["id"]),
         backlog.version_given_up(dag, number, VersionStatus.ABANDONED, by),
@@ -152,6 +153,7 @@ def abandon(tx: Tx, dag: str, number: int, by: str) -> CutoverAnswer:
         changed=True,
         cancelled=stopped.cancelled,
         cancel_requested=stopped.requested,
+        cancelling=stopped.more,
     )
 
 

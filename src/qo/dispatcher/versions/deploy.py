@@ -30,7 +30,7 @@ from qo.dispatcher.bundles import job_code
 from qo.dispatcher.commits import retention
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.tasks import backlog
+from qo.dispatcher.tasks import backlog, bulk_changes
 from qo.dispatcher.versions import cutover, publishing, records, side_inputs
 from qo.errors import Refused, UsageError
 from qo.pipeline.registry import Registry
@@ -279,7 +279,7 @@ def _stage(tx: Tx, target: Plan, version_id: str, by: str, *, rebuilds: bool) ->
     epoch = topology.bump(tx)
     if waiting is not None:
         cutover.abandon(tx, dag, waiting["number"], by)
-    backlog.revive(tx, _editions(target.jobs), token=derive_id("revive", version_id, epoch))
+    bulk_changes.revive(tx, _editions(target.jobs), token=derive_id("revive", version_id, epoch))
     _compare_again(tx, target)
     if cutover.active(tx, dag) is None:
         number = tx.value(sa.select(_versions.c.number).where(_versions.c.id == version_id))

@@ -6,7 +6,7 @@ assumed to keep its current partitions; an operator that would now write other o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,13 @@ from qo.core.pipeline.dag import Dag, Join, Strategy
 from qo.core.pipeline.plan import Plan, PlannedInput, PlannedJob
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.versions import cutover, deploy
+from qo.dispatcher.versions import cutover, deploy, partition_counts
 from qo.errors import NotFound
 from qo.pipeline.registry import Registry
 
 FIRST = 5  # Partitions that are shown of each job.
 
-_partitions, _generations = schema.partitions, schema.generations
+_generations = schema.generations
 
 
 def forecast(
@@ -105,27 +105,27 @@ def _rebuild(tx: Tx, sizes: _Sizes, job: PlannedJob, why: str, after: str | None
         return _answer(job, why, done=committed, note="no outputs: side effects are not repeated for history")
     basis = sizes.job_basis(job)
     if job.job.execution_strategy is Strategy.PER_UPDATE:
-        rows, size, has_data = _total_size(tx, basis.generations)
-        side_inputs = [_total_size(tx, sizes.basis(each).generations) for each in job.inputs if not each.trigger]
+        rows, size, has_data = partition_counts.total_size(tx, basis.generations)
+        side_inputs = [
+            partition_counts.total_size(tx, sizes.basis(each).generations)
+            for each in job.inputs
+            if not each.trigger
+        ]
         rows, size = rows + sum(each[0] for each in side_inputs), size + sum(each[1] for each in side_inputs)
         return _answer(
             job, why, tasks=int(has_data), done=committed, rows=rows, bytes=size, estimated=basis.estimated
         )
-    partitions = _keys(basis)
-    count, rows, size = tx.execute(
-        sa.select(
-            sa.func.count(),
-            sa.func.coalesce(sa.func.sum(partitions.c.rows), 0),
-            sa.func.coalesce(sa.func.sum(partitions.c.bytes), 0),
-        )
-    ).one()
+    forecast_ = partition_counts.count_partitions(tx, basis.generations, joined=basis.joined)
+    rows, size, estimated = forecast_.rows, forecast_.bytes, basis.estimated or forecast_.estimated
     for each in job.inputs:
-        if not each.trigger and count:
-            side_input = _side_input_size(tx, partitions, sizes.basis(each), int(count))
-            rows, size = rows + side_input[0], size + side_input[1]
-    first, rest = _page(tx, partitions, after, limit)
-    counts = {"tasks": int(count), "partitions": int(count), "rows": int(rows), "bytes": int(size)}
-    return _answer(job, why, done=committed, estimated=basis.estimated, first=first, next=rest, **counts)
+        if not each.trigger and forecast_.partitions:
+            side_input = partition_counts.count_side_reads(tx, forecast_, sizes.basis(each).generations)
+            rows, size = rows + side_input.rows, size + side_input.bytes
+            estimated = estimated or side_input.estimated
+    page, rest = partition_counts.list_partitions(tx, basis.generations, after, limit, joined=basis.joined)
+    first = [PlannedPartition.model_validate(each) for each in page]
+    counts = {"tasks": forecast_.partitions, "partitions": forecast_.partitions, "rows": rows, "bytes": size}
+    return _answer(job, why, done=committed, estimated=estimated, first=first, next=rest, **counts)
 
 
 def _answer(job: PlannedJob, why: str, **fields: Any) -> PlannedRebuild:
@@ -138,70 +138,6 @@ def _answer(job: PlannedJob, why: str, **fields: Any) -> PlannedRebuild:
         "estimated": False,
     }
     return PlannedRebuild(job=job.job.name, why=why, **{**empty, **fields})
-
-
-def _keys(basis: _Basis) -> sa.Subquery:
-    """Select each key once, with the total size over all generations."""
-    query = (
-        sa.select(
-            _partitions.c.partition_key,
-            sa.func.min(_partitions.c.start).label("start"),
-            sa.func.max(_partitions.c.end).label("end"),
-            sa.func.sum(_partitions.c.rows).label("rows"),
-            sa.func.sum(_partitions.c.bytes).label("bytes"),
-        )
-        .where(_in_generations(basis.generations))
-        .group_by(_partitions.c.partition_key)
-    )
-    if basis.joined:
-        query = query.having(sa.func.count() == len(basis.generations))
-    return query.subquery()
-
-
-def _page(
-    tx: Tx, partitions: sa.Subquery, after: str | None, limit: int
-) -> tuple[list[PlannedPartition], str | None]:
-    query = sa.select(partitions).order_by(partitions.c.partition_key).limit(limit + 1)
-    if after is not None:
-        query = query.where(partitions.c.partition_key > after)
-    rows = tx.all(query)
-    page = [PlannedPartition.model_validate(dict(row)) for row in rows[:limit]]
-    return page, page[-1].partition_key if len(rows) > limit else None
-
-
-def _side_input_size(tx: Tx, partitions: sa.Subquery, basis: _Basis, tasks: int) -> tuple[int, int]:
-    """Return the rows and bytes that the tasks read of a side input: the same partition if there is one, else all."""
-    matched, rows, size = tx.execute(
-        sa.select(
-            sa.func.count(),
-            sa.func.coalesce(sa.func.sum(_partitions.c.rows), 0),
-            sa.func.coalesce(sa.func.sum(_partitions.c.bytes), 0),
-        )
-        .join_from(partitions, _partitions, _partitions.c.partition_key == partitions.c.partition_key)
-        .where(_in_generations(basis.generations))
-    ).one()
-    all_rows, all_bytes, _ = _total_size(tx, basis.generations)
-    others = max(0, tasks - int(matched))
-    return int(rows) + others * all_rows, int(size) + others * all_bytes
-
-
-def _in_generations(generations: Iterable[str]) -> sa.ColumnElement[bool]:
-    # Also by dataset, which is the first column of the primary key.
-    ids = list(generations)
-    of_them = sa.select(_generations.c.dataset_id).where(_generations.c.id.in_(ids))
-    return sa.and_(_partitions.c.dataset_id.in_(of_them), _partitions.c.generation_id.in_(ids))
-
-
-def _total_size(tx: Tx, generations: Iterable[str]) -> tuple[int, int, bool]:
-    """Return the rows and bytes of all that is committed, and whether anything is."""
-    query = sa.select(
-        sa.func.coalesce(sa.func.sum(_generations.c.rows), 0),
-        sa.func.coalesce(sa.func.sum(_generations.c.bytes), 0),
-        sa.func.count(_generations.c.revision),
-        sa.func.count(_generations.c.cursor),
-    ).where(_generations.c.id.in_(list(generations)))
-    rows, size, revisions, cursors = tx.execute(query).one()
-    return int(rows), int(size), bool(revisions or cursors)
 
 
 def _count_committed(tx: Tx, job: PlannedJob) -> int:

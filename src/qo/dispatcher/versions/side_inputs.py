@@ -23,12 +23,11 @@ import sqlalchemy as sa
 from qo.core.pipeline.dag import SourceKind
 from qo.core.pipeline.rebuilds import Rebuild, find_rebuilds
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
-from qo.core.task import Status
 from qo.dispatcher.events import tallies
 from qo.dispatcher.state import scans, schema
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.prepared import Prepared
-from qo.dispatcher.tasks import failures
+from qo.dispatcher.tasks import bulk_changes, failures
 
 MARK = "beside"  # The key in ``operator_state`` of how far an edition was compared.
 
@@ -38,7 +37,7 @@ _MARK = Prepared(
 )
 _FAILED = Prepared(
     sa.select(_tasks.c.id)
-    .where(_tasks.c.edition_id == sa.bindparam("edition"), _tasks.c.status == str(Status.FAILED))
+    .where(_tasks.c.edition_id == sa.bindparam("edition"), scans.failed())
     # The order of the index. Without it, PostgreSQL might read the whole table.
     .order_by(_tasks.c.created_at)
     .limit(1)
@@ -125,7 +124,9 @@ def _has_open_failure(tx: Tx, live: Topology, job: LiveJob) -> bool:
 def _is_open(tx: Tx, job: LiveJob) -> bool:
     always_on = job.job.source is not None and job.job.source.kind is SourceKind.ALWAYS_ON
     return not always_on and (
-        scans.has_withheld(tx, job.edition_id) or scans.has_in_flight(tx, job.logical_id, job.edition_id)
+        scans.has_withheld(tx, job.edition_id)
+        or scans.has_in_flight(tx, job.logical_id, job.edition_id)
+        or bool(bulk_changes.reviving(tx, [job.edition_id]))
     )
 
 

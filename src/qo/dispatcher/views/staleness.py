@@ -24,59 +24,14 @@ from qo.api.contract.dataset import StaleCount, StaleInput
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.views import changed_inputs
+from qo.dispatcher.views.changed_inputs import Change
 
+_SUBJECT = ("dataset_id", "generation_id", "partition_key", "start", "end", "attributes")
 COUNT_MAX = 1_000  # A count of stale partitions stops there, …
-SCAN_MAX = 5_000  # … or after this many partitions, oldest first: these are the likeliest to be stale.
+SCAN_MAX = 1_000  # … or after this many partitions, oldest first: these are the likeliest to be stale.
 
-_commits, _tasks, _pins = schema.commits, schema.tasks, schema.task_inputs
-_partitions, _job_inputs = schema.partitions, schema.job_inputs
-_now = schema.generations.alias("generation_now")  # The generation that the input reads now.
-_read = _partitions.alias("partition_now")  # The current state of the partition that was read.
-_segments = _commits.alias("segment")
-_READ_REVISION = sa.func.coalesce(_pins.c.revision, 0)
-# The last change of a range of segments; NULL: there was none, or the input was not read by range.
-_RANGE_NOW = (
-    sa.select(sa.func.max(sa.func.coalesce(_segments.c.replaced_by, _segments.c.revision)))
-    .where(
-        _segments.c.generation_id == _pins.c.generation_id,
-        sa.text("segment.cursor IS NOT NULL"),  # The condition of the index.
-        _segments.c.cursor > sa.func.coalesce(_pins.c.cursor_after, -1),
-        _segments.c.cursor <= _pins.c.cursor_upto,
-        sa.or_(_segments.c.revision > _READ_REVISION, _segments.c.replaced_by > _READ_REVISION),
-    )
-    .correlate(_pins)
-    .scalar_subquery()
-)
-_REVISION_NOW = sa.case(
-    (_pins.c.cursor_upto.is_not(None), _RANGE_NOW), else_=sa.func.coalesce(_read.c.revision, _now.c.revision)
-)
-_IS_STALE = sa.or_(
-    sa.and_(_pins.c.task_id.is_(None), _now.c.revision.is_not(None)),  # The input was empty then.
-    _pins.c.generation_id != _now.c.id,
-    sa.and_(
-        _now.c.revision > _READ_REVISION,
-        sa.or_(
-            sa.and_(_pins.c.partition_key == "", _pins.c.cursor_upto.is_(None)),
-            _read.c.revision > _READ_REVISION,
-            sa.and_(_pins.c.cursor_upto.is_not(None), _RANGE_NOW.is_not(None)),
-        ),
-    ),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """An input that has changed since it was read."""
-
-    position: int
-    name: str
-    dataset_id: str
-    generation_id: str  # The one that it reads now.
-    other_generation: bool  # Another generation was read, or none.
-    partition_key: str | None  # The one that was read; None: the whole generation, or a range of it.
-    cursor_range: bool
-    read_revision: int | None
-    revision: int | None  # Of the last change.
+_commits, _tasks, _pins, _partitions = schema.commits, schema.tasks, schema.task_inputs, schema.partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +61,22 @@ def stale_partitions(
 ) -> dict[str, list[Change]]:
     """Return the changed inputs of each stale one of these partitions, by key."""
     changes: dict[str, list[Change]] = {}
+    inputs = changed_inputs.load_inputs(tx, live, job)
     for some in batches(keys):
-        rows = tx.all(_changes(live, job, _commits.c.partition_key, _is_current(generation_id, some)))
-        changes |= _by_label(rows)
+        query = sa.select(_commits.c.partition_key, _commits.c.task_id).where(_is_current(generation_id, some))
+        commits = [(key, task) for key, task in tx.execute(query)]
+        changes |= _by_label(commits, changed_inputs.find_changes(tx, inputs, [task for _, task in commits]))
     return changes
 
 
 def stale_segment(tx: Tx, live: Topology, job: LiveJob, revision: int) -> list[Change]:
     """Return the changed inputs of a commit that is not a partition."""
-    which = sa.and_(_commits.c.revision == revision, _commits.c.replaced_by.is_(None))
-    return _by_label(tx.all(_changes(live, job, _commits.c.revision, which))).get(revision, [])
+    query = sa.select(_commits.c.task_id).where(_commits.c.revision == revision, _commits.c.replaced_by.is_(None))
+    task = tx.value(query)
+    if task is None:
+        return []
+    changes = changed_inputs.find_changes(tx, changed_inputs.load_inputs(tx, live, job), [task])
+    return _by_label([(revision, task)], changes).get(revision, [])
 
 
 def count_stale(tx: Tx, live: Topology, generation: Mapping[Any, Any]) -> StaleCount | None:
@@ -135,11 +96,8 @@ def count_stale(tx: Tx, live: Topology, generation: Mapping[Any, Any]) -> StaleC
         .limit(SCAN_MAX)
     )
     count = 0
-    # In batches of keys: for all at once, a database might read every commit of the generation.
     for some in batches(tx.execute(oldest).scalars()):
-        stale = _with_commit_inputs(live, job, sa.select(_commits.c.partition_key))
-        which = sa.and_(_is_current(generation["id"], some), _IS_STALE)
-        count += len(set(tx.execute(stale.where(which)).scalars()))
+        count += len(stale_partitions(tx, live, job, generation["id"], some))
         if count > COUNT_MAX:
             break
     complete = count <= COUNT_MAX and generation["partitions"] <= SCAN_MAX
@@ -150,38 +108,45 @@ def stale_work(
     tx: Tx, live: Topology, job: LiveJob, generation_id: str, keys: Iterable[str], positions: Collection[int]
 ) -> list[StaleWork]:
     """Return the current commits of these partitions that these inputs have made stale, oldest first."""
-    columns = (
-        _commits.c.revision.label("output_revision"),
-        _tasks.c.dataset_id,
-        _tasks.c.generation_id,
-        _tasks.c.partition_key,
-        _tasks.c.start,
-        _tasks.c.end,
-        _tasks.c.attributes,
-        _now.c.id.label("changed_generation"),
-        sa.func.coalesce(_REVISION_NOW, 0).label("changed_revision"),
-        _job_inputs.c.position,
-    )
-    rows: list[sa.RowMapping] = []
+    inputs = changed_inputs.load_inputs(tx, live, job, positions)
+    stale: list[tuple[int, int, StaleWork]] = []
     for some in batches(keys):
-        query = _with_commit_inputs(live, job, sa.select(*columns)).join(_tasks, _tasks.c.id == _commits.c.task_id)
-        rows += tx.all(
-            query.where(_is_current(generation_id, some), _job_inputs.c.position.in_(sorted(positions)), _IS_STALE)
-        )
-    ordered = sorted(rows, key=lambda row: (row["output_revision"], row["position"]))
-    return [StaleWork(**{name: row[name] for name in StaleWork.__slots__}) for row in ordered]
+        query = sa.select(_commits.c.revision, _commits.c.task_id).where(_is_current(generation_id, some))
+        made_by: dict[int, str] = {revision: task for revision, task in tx.execute(query)}
+        changes = changed_inputs.find_changes(tx, inputs, made_by.values())
+        subjects = _subjects(tx, changes)
+        stale += [
+            (revision, change.position, _stale_work(revision, subjects[task], change))
+            for revision, task in made_by.items()
+            for change in changes.get(task, ())
+            if task in subjects
+        ]
+    return [work for _, _, work in sorted(stale, key=lambda each: each[:2])]
+
+
+def _subjects(tx: Tx, task_ids: Iterable[str]) -> dict[str, sa.RowMapping]:
+    subjects: dict[str, sa.RowMapping] = {}
+    for some in batches(sorted(task_ids)):
+        columns = (_tasks.c.id, *(_tasks.c[name] for name in _SUBJECT))
+        subjects |= {row["id"]: row for row in tx.all(sa.select(*columns).where(_tasks.c.id.in_(some)))}
+    return subjects
+
+
+def _stale_work(revision: int, subject: sa.RowMapping, change: Change) -> StaleWork:
+    return StaleWork(
+        output_revision=revision,
+        changed_generation=change.generation_id,
+        changed_revision=change.revision or 0,
+        **{name: subject[name] for name in _SUBJECT},
+    )
 
 
 def stale_readers(
     tx: Tx, live: Topology, job: LiveJob, task_ids: Iterable[str], positions: Collection[int]
 ) -> set[str]:
     """Return those claimed tasks of the job that have read an outdated state of one of these inputs."""
-    stale: set[str] = set()
-    for some in batches(task_ids):
-        query = _with_pins(live, job, sa.select(_tasks.c.id), _tasks, _tasks.c.id)
-        matching = query.where(_tasks.c.id.in_(some), _job_inputs.c.position.in_(sorted(positions)), _IS_STALE)
-        stale.update(tx.execute(matching).scalars())
-    return stale
+    inputs = changed_inputs.load_inputs(tx, live, job, positions)
+    return set(changed_inputs.find_changes(tx, inputs, task_ids))
 
 
 def reads_whole(tx: Tx, generation_id: str, keys: Iterable[str], positions: Collection[int]) -> set[int]:
@@ -266,84 +231,16 @@ def _is_current(generation_id: str, keys: Sequence[str]) -> sa.ColumnElement[boo
     )
 
 
-def _changes(
-    live: Topology, job: LiveJob, label: sa.Column[Any], which: sa.ColumnElement[bool]
-) -> sa.Select[*tuple[Any, ...]]:
-    """Select a row for each commit and each input that makes it stale."""
-    columns = (
-        label.label("label"),
-        _job_inputs.c.position,
-        _job_inputs.c.name,
-        _job_inputs.c.dataset_id,
-        _now.c.id.label("generation_id"),
-        sa.case((_pins.c.generation_id == _now.c.id, False), else_=True).label("other_generation"),
-        _pins.c.partition_key,
-        _pins.c.cursor_upto,
-        _pins.c.revision.label("read_revision"),
-        _REVISION_NOW.label("revision"),
-    )
-    return _with_commit_inputs(live, job, sa.select(*columns)).where(which, _IS_STALE)
-
-
-def _by_label(rows: Iterable[sa.RowMapping]) -> dict[Any, list[Change]]:
+def _by_label(
+    commits: Iterable[tuple[Any, str]], changes: Mapping[str, Sequence[Change]]
+) -> dict[Any, list[Change]]:
     """Return one change per input, in order of position. If several tasks have appended to a partition, one stale
     commit makes the whole partition stale."""
     by_label: dict[Any, dict[int, Change]] = {}
-    for row in rows:
-        changes, change = by_label.setdefault(row["label"], {}), _change(row)
-        earlier = changes.get(change.position)
-        if earlier is None or (earlier.revision or 0) < (change.revision or 0):
-            changes[change.position] = change
-    return {label: [changes[at] for at in sorted(changes)] for label, changes in sorted(by_label.items())}
-
-
-def _change(row: sa.RowMapping) -> Change:
-    return Change(
-        position=row["position"],
-        name=row["name"],
-        dataset_id=row["dataset_id"],
-        generation_id=row["generation_id"],
-        other_generation=row["other_generation"],
-        partition_key=row["partition_key"] or None,
-        cursor_range=row["cursor_upto"] is not None,
-        read_revision=row["read_revision"],
-        revision=row["revision"],
-    )
-
-
-def _with_commit_inputs(
-    live: Topology, job: LiveJob, query: sa.Select[*tuple[Any, ...]]
-) -> sa.Select[*tuple[Any, ...]]:
-    """Join commits with what their tasks have read of each input of the job, and with its current state."""
-    return _with_pins(live, job, query, _commits, _commits.c.task_id)
-
-
-def _with_pins(
-    live: Topology,
-    job: LiveJob,
-    query: sa.Select[*tuple[Any, ...]],
-    source: sa.FromClause,
-    task_id: sa.ColumnElement[str],
-) -> sa.Select[*tuple[Any, ...]]:
-    outside = {
-        each.position: live.current[each.dataset_id]
-        for each in job.inputs
-        if each.generation_id is None and each.dataset_id in live.current
-    }
-    followed = (
-        sa.case(outside, value=_job_inputs.c.position, else_=_job_inputs.c.generation_id)
-        if outside
-        else _job_inputs.c.generation_id
-    )
-    pinned = sa.and_(_pins.c.task_id == task_id, _pins.c.position == _job_inputs.c.position)
-    partition = sa.and_(
-        _read.c.dataset_id == _pins.c.dataset_id,
-        _read.c.generation_id == _pins.c.generation_id,
-        _read.c.partition_key == _pins.c.partition_key,
-    )
-    return query.select_from(
-        source.join(_job_inputs, _job_inputs.c.job_id == job.id)
-        .join(_now, _now.c.id == followed)
-        .outerjoin(_pins, pinned)
-        .outerjoin(_read, partition)
-    )
+    for label, task in commits:
+        for change in changes.get(task, ()):
+            of_label = by_label.setdefault(label, {})
+            earlier = of_label.get(change.position)
+            if earlier is None or (earlier.revision or 0) < (change.revision or 0):
+                of_label[change.position] = change
+    return {label: [of_label[at] for at in sorted(of_label)] for label, of_label in sorted(by_label.items())}

@@ -4,8 +4,8 @@ It repairs lost events, and lets a staged version catch up on history: its jobs 
 remakes output if its input is an earlier generation again, because another DAG was rolled back, or if its input was
 replaced while its version was not active. It also takes up work that was deferred to another version and not done.
 
-Partitions are compared in the order of their commits. How far is stored (``engine.marks``), so a pass costs as much as
-there is new. Once a day, and when the input becomes another generation, the comparison starts again.
+Partitions are compared in the order of their commits. How far is stored (``versions.marks``), so a pass costs as much
+as there is new. Once a day, and when the input becomes another generation, the comparison starts again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from qo.core.pipeline.topology import LiveJob, Topology
 from qo.core.task import Status
 from qo.dispatcher.attempts.pins import first_deployed
 from qo.dispatcher.effects import deferred, external_effects
-from qo.dispatcher.engine import freshness, marks
-from qo.dispatcher.engine.marks import Input, Mark
+from qo.dispatcher.engine import freshness
 from qo.dispatcher.events import event_log, tallies
 from qo.dispatcher.state import commit_locks, schema, topology
 from qo.dispatcher.state.column_types import inline
@@ -34,6 +33,8 @@ from qo.dispatcher.state.database import ROWS_MAX, State, Tx
 from qo.dispatcher.state.prepared import Prepared, Values
 from qo.dispatcher.tasks import creation, dedupe_keys
 from qo.dispatcher.tasks.creation import NewTask
+from qo.dispatcher.versions import marks
+from qo.dispatcher.versions.marks import Input, Mark
 
 _partitions, _events, _invalidations = schema.partitions, schema.events, schema.invalidations
 
@@ -165,7 +166,7 @@ def _partition_step(tx: Tx, live: Topology, each: Input, inputs: Sequence[Input]
     in_progress = _keys_in_progress(tx, each, {row["partition_key"] for row in page})
     reached = _settled_revision(page, in_progress, mark.revision)
     if stored is None or reached > stored.revision:
-        marks.save(tx, each, replace(mark, revision=reached))
+        marks.save(tx, each, mark.advance(reached, len(page)))
     rows = [row for row in page if row["partition_key"] not in in_progress]
     created, changes = _create_missing(tx, live, each, inputs, rows)
     return _Step(created, len(page) == limit and reached > mark.revision, changes)
@@ -180,7 +181,7 @@ def _first_mark(tx: Tx, each: Input) -> Mark:
             _partitions.c.committed_at < first_deployed(tx, each.job.edition_id),
         )
         first = tx.value(query.order_by(_partitions.c.revision.desc()).limit(1))
-    return Mark(each.generation_id, first or 0, first or 0, tx.now)
+    return Mark(each.generation_id, first or 0, first or 0, tx.now, settled=first or 0)
 
 
 def _create_missing(

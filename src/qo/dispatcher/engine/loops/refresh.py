@@ -25,11 +25,11 @@ import sqlalchemy as sa
 from qo.core.pipeline.dag import Join, UpdateStrategy
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.core.task import Status
-from qo.dispatcher.engine.marks import FULL_PASS_S
 from qo.dispatcher.state import commit_locks, schema, topology
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx, batches
 from qo.dispatcher.tasks import creation, dedupe_keys
 from qo.dispatcher.tasks.creation import NewTask
+from qo.dispatcher.versions.marks import FULL_PASS_S
 from qo.dispatcher.views import staleness
 from qo.dispatcher.views.staleness import StaleWork
 

@@ -16,6 +16,7 @@ from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.prepared import Prepared
 
 FULL_PASS_S = 86_400.0  # How often everything is compared again.
+_PREFIX = "reconcile:"
 
 _state, _generations, _cursors = schema.operator_state, schema.generations, schema.cursors
 
@@ -65,7 +66,7 @@ class Input:
     @property
     def place(self) -> tuple[str, str]:
         """The edition and key that its mark is stored under."""
-        return self.job.edition_id, f"reconcile:{self.position}"
+        return self.job.edition_id, f"{_PREFIX}{self.position}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,14 @@ class Mark:
     revision: int  # Everything up to this revision has been compared.
     first: int  # Where a pass starts.
     started_at: datetime  # When the current pass started.
+    settled: int = 0  # The furthest that any pass over this generation has come.
+    passed: int = 0  # How many partitions that was, about.
+
+    def advance(self, revision: int, partitions: int) -> Mark:
+        """Return the mark after so many more partitions, up to this revision."""
+        if revision <= self.settled:
+            return replace(self, revision=revision)
+        return replace(self, revision=revision, settled=revision, passed=self.passed + partitions)
 
     def is_due(self, now: datetime) -> bool:
         """Tell whether it is time for another pass."""
@@ -95,8 +104,23 @@ def save(tx: Tx, each: Input, reached: Mark) -> None:
         "revision": reached.revision,
         "first": reached.first,
         "begun": reached.started_at.isoformat(),
+        "settled": reached.settled,
+        "passed": reached.passed,
     }
     tx.upsert(_state, {"edition_id": edition, "key": key, "value": value, "updated_at": tx.now})
+
+
+def settled(tx: Tx, editions: Collection[str]) -> dict[tuple[str, int, str], Mark]:
+    """Return how far inputs have been compared, by edition, position and generation."""
+    table = schema.operator_state
+    by_input: dict[tuple[str, int, str], Mark] = {}
+    for some in batches(sorted(editions)):
+        query = sa.select(table.c.edition_id, table.c.key, table.c.value)
+        own = sa.and_(table.c.edition_id.in_(some), table.c.key.startswith(_PREFIX, autoescape=True))
+        for edition, key, value in tx.execute(query.where(own)):
+            mark = _mark(value)
+            by_input[edition, int(key.removeprefix(_PREFIX)), mark.generation_id] = mark
+    return by_input
 
 
 def behind(tx: Tx, inputs: Sequence[Input]) -> list[Input]:
@@ -143,7 +167,9 @@ def _marks(tx: Tx, inputs: Sequence[Input]) -> Mapping[tuple[str, str], Mark]:
 
 def _mark(value: Mapping[str, Any]) -> Mark:
     started_at = datetime.fromisoformat(value["begun"])
-    return Mark(value["generation"], value["revision"], value["first"], started_at)
+    revision = value["revision"]
+    reached = max(revision, value.get("settled", 0))  # Marks of earlier releases have none.
+    return Mark(value["generation"], revision, value["first"], started_at, reached, value.get("passed", 0))
 
 
 def _heads(tx: Tx, generations: Collection[str]) -> dict[str, int]:
