@@ -18,7 +18,7 @@ app = new_app()
 
 @command(app, "sink")
 def sink(session: Session) -> None:
-    """Run the sink: keep tables of databases up with published datasets.
+    """Run the sink: keep tables up with published datasets.
 
     Calls the dispatcher at dispatcher.internal_url, and loads datasets that are published with `to: postgres` into the
     databases of sink.databases, exactly once. Runs until SIGTERM, SIGINT or SIGHUP. It may be killed at any moment,
