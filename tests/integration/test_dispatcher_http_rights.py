@@ -80,6 +80,10 @@ def expected(need: Need, kind: str) -> set[int]:
         return set() if kind in ("worker", "worker's own") else {403}
     if kind in ("worker", "worker's own"):
         return {403}
+    if need is Need.SCALER:
+        return set() if kind in ("scaler", "writer", "admin") else {403}
+    if kind == "scaler":
+        return {403}
     return set() if USERS.index(Need(kind)) >= USERS.index(need) else {403}
 
 
@@ -119,6 +123,7 @@ async def every_kind(dispatcher: Served, clock: Clock) -> dict[str, str | None]:
         gone = create_token(tx, CreateToken(name="gone", role=Role.ADMIN))
         revoke_token(tx, gone.id)
         own = create_token(tx, CreateToken(name="machine", role=Role.WORKER)).token
+        scaler = create_token(tx, CreateToken(name="scaler", role=Role.SCALER)).token
         fence: dict[str, Any] = {"task_id": "nobody", "attempt": 1, "lease_id": "l", "token_id": "t"}
         passed = capability.issue(context.keyring, timeout_s=60, now=tx.now - timedelta(hours=2), **fence)
     clock.advance(120)
@@ -132,6 +137,7 @@ async def every_kind(dispatcher: Served, clock: Clock) -> dict[str, str | None]:
         "admin": dispatcher.tokens["admin"],
         "worker": dispatcher.tokens["worker"],
         "worker's own": own,
+        "scaler": scaler,
         "expired": short,
         "revoked": gone.token,
         "capability": fresh,

@@ -38,6 +38,8 @@ OTHER: dict[str, tuple[str, str, Any]] = {
     "s3.region": ("eu-central-1", '"eu-central-1"', "eu-central-1"),
     "worker.poll_max_ms": ("3000", "3000", 3000),
     "worker.id": ("w-1", '"w-1"', "w-1"),
+    "scaler.id": ("s-1", '"s-1"', "s-1"),
+    "scaler.directory": ("places", '"places"', "places"),
     "worker.shards": ("a, 0", '["a", "0"]', ("a", "0")),
     "worker.shard_leasing.lease_ttl_s": ("40", "40", 40),
     "worker.queue": ("high=3, low", '["high=3", "low=1"]', ("high=3", "low=1")),

@@ -32,9 +32,9 @@ class UserClient(ClientBase):
         self._token = token
 
     @classmethod
-    def from_settings(cls, settings: DispatcherSettings) -> UserClient:
+    def from_settings(cls, settings: DispatcherSettings, *, patience_s: float = PATIENCE_S) -> UserClient:
         """Return the client of the dispatcher at ``settings.url``."""
-        return cls(settings.url or "", settings.token or local_admin_token(settings))
+        return cls(settings.url or "", settings.token or local_admin_token(settings), patience_s=patience_s)
 
     async def get(self, path: str, **params: Any) -> Any:
         return await self._fetch("GET", path, params=params)

@@ -41,6 +41,7 @@ GROUPS = {
         "queue": ("pipelines.queue", "List the queues of pipelines, and how much waits in each."),
         "runtime": ("pipelines.runtime", "List the runtimes of pipelines, their queues and their limits."),
         "bundle": ("pipelines.bundle", "Build, run, push and list bundles: code of functions."),
+        "scaling": ("pipelines.scaling", "Show how workers are scaled, and why."),
     },
     "Queue": {
         "submit": ("queue.submit", "Submit a task, or many from a file."),
@@ -70,6 +71,7 @@ GROUPS = {
         "dispatcher": ("run.dispatcher", "Run the dispatcher: route events, hand out tasks."),
         "scheduler": ("run.scheduler", "Run the scheduler: fire cron sources, watch for files."),
         "sink": ("run.sink", "Run the sink: keep tables up with published datasets."),
+        "scaler": ("run.scaler", "Run the scaler: start and drain workers as their load says."),
         "monitor": ("run.monitor", "Run the monitor: requeue tasks of dead workers, repair indexes."),
         "ui": ("run.ui", "Show queues and pipelines in a browser."),
     },

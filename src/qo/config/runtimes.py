@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from qo.config import kinds
 from qo.config.kinds import InvalidValue, Kind
+from qo.config.scaling import SCALING, ScalingSettings
 from qo.core.idleness import parse_idle_s
 from qo.core.pipeline.bundle import check_variable
 from qo.errors import UsageError
@@ -41,6 +42,7 @@ class RuntimeSettings:
     engine: tuple[str, ...] = ()
     queue_limits: Counts = ()
     operator_limits: Counts = ()
+    scaling: ScalingSettings | None = None  # None: whoever runs qo starts its workers.
 
 
 RuntimeTables = tuple[RuntimeSettings, ...]
@@ -136,6 +138,7 @@ _FIELDS: Mapping[str, Kind] = {
     "engine": Kind("a command line such as docker, or podman --remote", lambda text: text, _accept_engine),
     "queue_limits": _COUNTS,
     "operator_limits": _COUNTS,
+    "scaling": SCALING,
 }
 
 

@@ -20,6 +20,7 @@ from qo.config.push import PushSettings
 from qo.config.queue import QueueSettings
 from qo.config.retention import RetentionSettings
 from qo.config.runtimes import RUNTIMES, RuntimeTables
+from qo.config.scaling import ScalerSettings
 from qo.config.secret_keys import SecretsSettings
 from qo.config.serve import ServeSettings
 from qo.config.setting import PAGE, Setting, setting
@@ -169,6 +170,7 @@ class Settings:
     encryption: EncryptionSettings = EncryptionSettings()  # noqa: RUF009 - an immutable value, made once.
     dispatcher: DispatcherSettings = DispatcherSettings()  # noqa: RUF009 - an immutable value, made once.
     secrets: SecretsSettings = SecretsSettings()  # noqa: RUF009 - an immutable value, made once.
+    scaler: ScalerSettings = ScalerSettings()  # noqa: RUF009 - an immutable value, made once.
     push: PushSettings = PushSettings()  # noqa: RUF009 - an immutable value, made once.
     serve: ServeSettings = ServeSettings()  # noqa: RUF009 - an immutable value, made once.
     sink: SinkSettings = SinkSettings()  # noqa: RUF009 - an immutable value, made once.

@@ -171,6 +171,10 @@ def _configured(table: RuntimeSettings) -> Runtime:
     for name, kinds in _OWN_SETTINGS.items():
         if getattr(table, name) not in (None, ()) and kind not in kinds:
             raise ConfigError(f"{place}: {name} is a setting of {' and '.join(kinds)}, not of {kind}")
+    if table.scaling is not None and base.launcher is not Launcher.QUEUE:
+        raise ConfigError(
+            f"{place}: scaling is for runtimes with workers, and the dispatcher starts {kind} itself"
+        )
     weights = parse_queues(table.queues)
     limits = dict(table.queue_limits)
     runtime = replace(

@@ -19,6 +19,7 @@ class Role(StrEnum):
     WRITER = "writer"
     ADMIN = "admin"
     WORKER = "worker"  # May claim tasks, and nothing of the above.
+    SCALER = "scaler"  # May see the load of runtimes and report its decisions, and nothing of the above.
 
 
 class CreateToken(Body):

@@ -22,6 +22,7 @@ class Role(StrEnum):
     WRITER = "writer"
     ADMIN = "admin"
     WORKER = "worker"
+    SCALER = "scaler"
 
 
 @command(token, "create")
@@ -34,7 +35,8 @@ def create(
         Role,
         typer.Option(
             "--role",
-            help="reader: look; writer: also deploy and run; admin: also create tokens; worker: run tasks [reader].",
+            help="reader: look; writer: also deploy and run; admin: also create tokens; worker: run tasks; "
+            "scaler: see the load of runtimes [reader].",
         ),
     ] = Role.READER,
     expires_in: Annotated[

@@ -26,6 +26,8 @@ from qo.errors import Forbidden, NotFound, Unauthenticated
 from qo.store.secret_files import generate_secret
 
 _RANK = {Role.READER: 1, Role.WRITER: 2, Role.ADMIN: 3}
+# The roles that may do what a role of no rank may.
+_INCLUDED_IN = {Role.SCALER: {Role.SCALER, Role.WRITER, Role.ADMIN}}
 _tokens = schema.api_tokens
 
 
@@ -45,13 +47,18 @@ class Principal:
 
     def require(self, least: Role) -> None:
         """Raise Forbidden unless this is a person of at least that role."""
-        if self.kind is not Kind.USER or self.role is None or _RANK[self.role] < _RANK[least]:
+        if self.kind is not Kind.USER or self.role not in _holders(least):
             raise Forbidden(f"this needs a token of the role {least.value}, and {self.name} has none")
 
     def require_worker(self) -> None:
         """Raise Forbidden unless this is a worker: not even an admin counts as one."""
         if self.kind is not Kind.WORKER:
             raise Forbidden(f"this needs a worker's token, and {self.name} has none")
+
+
+def _holders(least: Role) -> set[Role]:
+    """Return the roles that have the rights of a role."""
+    return _INCLUDED_IN.get(least) or {role for role, rank in _RANK.items() if rank >= _RANK[least]}
 
 
 def local_principal(secret: str, local: LocalTokens) -> Principal | None:

@@ -25,7 +25,12 @@ log = logging.getLogger(__name__)
 
 CAPABILITY = "x-qo-task-capability"
 
-_ROLES = {Need.READER: Role.READER, Need.WRITER: Role.WRITER, Need.ADMIN: Role.ADMIN}
+_ROLES = {
+    Need.READER: Role.READER,
+    Need.SCALER: Role.SCALER,
+    Need.WRITER: Role.WRITER,
+    Need.ADMIN: Role.ADMIN,
+}
 _CREDENTIALS = {
     Need.WORKER: "the workers' token as 'Authorization: Bearer TOKEN': see QO_WORKER_TOKEN",
     Need.TASK: "the capability of the attempt as 'X-Qo-Task-Capability: TOKEN': it comes with the claim",

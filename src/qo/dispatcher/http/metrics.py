@@ -12,8 +12,10 @@ import sqlalchemy as sa
 
 from qo.asgi.exposition import CONTENT_TYPE as CONTENT_TYPE
 from qo.asgi.exposition import encode, traffic_families
+from qo.core.pipeline.scaling import WorkerState
 from qo.core.pipeline.states import EventState, OutboxState
 from qo.core.task import Status
+from qo.dispatcher.scaling import leases
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import Tx
@@ -29,6 +31,7 @@ COUNT_MAX = 10_000
 QUEUE_DEPTH = "qo_dispatcher_queue_depth"
 QUEUE_AGE = "qo_dispatcher_queue_oldest_seconds"
 QUEUE_TRIPPED = "qo_dispatcher_queue_tripped"
+SCALED_WORKERS = "qo_dispatcher_scaled_workers"
 SOURCES = "qo_dispatcher_sources"
 REQUESTS = "qo_dispatcher_requests_total"
 DURATION = "qo_dispatcher_request_seconds"
@@ -87,14 +90,23 @@ COUNTS: tuple[tuple[str, Callable[[Tx], int], str], ...] = (
     ),
 )
 
-NAMES = (*(name for name, _, _ in COUNTS), QUEUE_DEPTH, QUEUE_AGE, QUEUE_TRIPPED, SOURCES, REQUESTS, DURATION)
+NAMES = (
+    *(name for name, _, _ in COUNTS),
+    QUEUE_DEPTH,
+    QUEUE_AGE,
+    QUEUE_TRIPPED,
+    SCALED_WORKERS,
+    SOURCES,
+    REQUESTS,
+    DURATION,
+)
 
 
 def exposition(context: Context) -> bytes:
     """Return the metrics in the Prometheus text format, version 0.0.4. Raises Unavailable without the database."""
     traffic = traffic_families(context.traffic, REQUESTS, DURATION)
     with context.state.read() as tx:
-        return encode([*_counts(tx), *_queues(tx), *_sources(tx), *context.families(tx), *traffic])
+        return encode([*_counts(tx), *_queues(tx), *_scaled(tx), *_sources(tx), *context.families(tx), *traffic])
 
 
 def _counts(tx: Tx) -> Iterator[Metric]:
@@ -115,6 +127,17 @@ def _queues(tx: Tx) -> Iterator[Metric]:
         age.add_metric([row["name"]], row["oldest_s"])
         tripped.add_metric([row["name"]], row["tripped_at"] is not None)
     yield from (depth, age, tripped)
+
+
+def _scaled(tx: Tx) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    text = "Workers of scaled runtimes, as their scaler reported last."
+    family = GaugeMetricFamily(SCALED_WORKERS, text, labels=["runtime", "state"])
+    for row in leases.list_runtimes(tx, COUNT_MAX):
+        for state in WorkerState:
+            family.add_metric([row["runtime"], state], row[state.value])
+    yield family
 
 
 def _sources(tx: Tx) -> Iterator[Metric]:

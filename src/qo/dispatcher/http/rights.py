@@ -12,6 +12,7 @@ class Need(StrEnum):
     NOTHING = "nothing"
     SIGNATURE = "signature"  # Of the body, checked by the endpoint: webhooks.
     READER = "reader"
+    SCALER = "scaler"  # Writers are, too.
     WRITER = "writer"
     ADMIN = "admin"
     WORKER = "worker"  # The token that all workers share.
@@ -52,6 +53,9 @@ PUBLIC: Mapping[str, Need] = {
     "list_queues": Need.READER,
     "list_runtimes": Need.READER,
     "list_held": Need.READER,
+    "list_scaling": Need.READER,
+    "take_scaler_turn": Need.SCALER,
+    "record_decisions": Need.SCALER,
     "emit": Need.WRITER,
     "webhook": Need.SIGNATURE,
     "invalidate": Need.WRITER,

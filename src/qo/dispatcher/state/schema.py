@@ -1,7 +1,7 @@
 """The tables. Written in what SQLite and PostgreSQL have in common; ``migrations/`` creates and changes them.
 
 Ids are texts, times are UTC, JSON is text: a person with a SQL prompt can read everything. The tables themselves are
-in ``definitions``, ``work``, ``data`` and ``quality``; a change there needs a migration, and a test says so.
+in ``definitions``, ``work``, ``data``, ``quality`` and ``scaling``; a change there needs a migration: a test says so.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from qo.dispatcher.state.definitions import (
 from qo.dispatcher.state.definitions import generations as generation_rows
 from qo.dispatcher.state.generation_sizes import generations
 from qo.dispatcher.state.quality import backfills, checks, generation_columns, rejections
+from qo.dispatcher.state.scaling import scaled_runtimes, scaling_decisions
 from qo.dispatcher.state.work import (
     attempts,
     bulk_changes,
@@ -88,6 +89,8 @@ __all__ = [
     "publications",
     "queues",
     "rejections",
+    "scaled_runtimes",
+    "scaling_decisions",
     "secrets",
     "sources",
     "tallies",

@@ -1,0 +1,1 @@
+"""Load curves for scaling decisions."""
