@@ -159,7 +159,7 @@ def _rebuild_costs(sides: Sequence[_Side], calls: Sequence[ApiCalls]) -> dict[st
         note("rebuild progress", min(api.ask("rebuild") for _ in range(3)))
         note("deploy and cancel", api.deploy("two"))
         note("cancel step", _timed(partial(bulk_change.tick, side.state)))
-        api.send("POST", "/v1/dags/shop/activate", b'{"version": 4, "force": true}', "application/json")
+        api.send("PUT", "/v1/dags/shop/active", b'{"version": 4, "force": true}', "application/json")
         add_rebuild(side.state, side.keys)
         note("rollback", api.send("POST", "/v1/dags/shop/rollback", b"{}", "application/json"))
     return {step: (1000 * few_s, 1000 * many_s) for step, (few_s, many_s) in seconds.items()}
