@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.dispatcher import claimable, claims, definitions, flow, growth, statements, throughput
+from bench.dispatcher import claimable, claims, definitions, flow, growth, orchestrators, statements, throughput
 
 FAMILIES = [
     *definitions.FAMILIES,
@@ -11,5 +11,6 @@ FAMILIES = [
     *claims.FAMILIES,
     *statements.FAMILIES,
     *throughput.FAMILIES,
+    *orchestrators.FAMILIES,
     *growth.FAMILIES,
 ]

@@ -195,24 +195,32 @@ def _completed(site: Site) -> int:
         return int(tx.value(sa.select(sa.func.count()).where(schema.tasks.c.status == "completed")))
 
 
-async def _measured(
-    url: str, dispatchers: int, server: PostgresServer | None, bucket: Bucket | None = None
+async def measured(
+    url: str,
+    dispatchers: int,
+    server: PostgresServer | None,
+    bucket: Bucket | None = None,
+    *,
+    tasks: int = TASKS,
+    pin: bool = True,
 ) -> Run:
+    """Flood an installation of its own with so many tasks. ``pin``: processes have cores of their own, if possible."""
     async with _site(url, dispatchers, bucket) as (site, pids):
         await _flood(site, "warm", WARM_UP)
         every = pids | ({"postgres": _descendants(server.process.pid)} if server is not None else {})
         every |= {"s3": [bucket.server.process.pid]} if bucket is not None else {}
-        _pin(every)
+        if pin:
+            _pin(every)
         requests = bucket.requests() if bucket is not None else 0
         cpu_s = {kind: _cpu_s(of_kind) for kind, of_kind in every.items()}
         transactions = _transactions(url) if server is not None else 0
-        seconds = await _flood(site, "p", TASKS)
+        seconds = await _flood(site, "p", tasks)
         if server is not None:
             every["postgres"] = _descendants(server.process.pid)
-        used = {kind: 1000 * (_cpu_s(of_kind) - cpu_s[kind]) / TASKS for kind, of_kind in every.items()}
-        did = (_transactions(url) - transactions) / TASKS if server is not None else None
-        asked = (bucket.requests() - requests) / TASKS if bucket is not None else None
-    return Run(TASKS / seconds, {kind: round(each, 2) for kind, each in used.items()}, did, asked)
+        used = {kind: 1000 * (_cpu_s(of_kind) - cpu_s[kind]) / tasks for kind, of_kind in every.items()}
+        did = (_transactions(url) - transactions) / tasks if server is not None else None
+        asked = (bucket.requests() - requests) / tasks if bucket is not None else None
+    return Run(tasks / seconds, {kind: round(each, 2) for kind, each in used.items()}, did, asked)
 
 
 def _transactions(url: str) -> int:
@@ -266,9 +274,9 @@ def measure() -> Iterator[Result]:
     with durable_postgres() as server:
         for _ in range(ROUNDS):  # By turns: a slow moment of the machine hits every side.
             for number, of_number in runs.items():
-                of_number.append(asyncio.run(_measured(server.make_database(), number, server)))
+                of_number.append(asyncio.run(measured(server.make_database(), number, server)))
             limits.append(transactions_per_s(server.make_database()))
-    sqlite = [asyncio.run(_measured("sqlite:{directory}/.qo/state.db", 1, None)) for _ in range(ROUNDS)]
+    sqlite = [asyncio.run(measured("sqlite:{directory}/.qo/state.db", 1, None)) for _ in range(ROUNDS)]
     limit, note = statistics.median(limits), "baseline: the same rows by bare transactions"
     bounds = {1: 250.0, 2: 400.0}
     for number, of_number in runs.items():
@@ -302,7 +310,7 @@ def measure_bucket() -> Iterator[Result]:
     with durable_postgres() as server:
         for _ in range(ROUNDS):
             with started_bucket() as bucket:
-                runs.append(asyncio.run(_measured(server.make_database(), 1, server, bucket)))
+                runs.append(asyncio.run(measured(server.make_database(), 1, server, bucket)))
     yield result(
         "tasks_per_s_postgres_s3",
         _median(runs),

@@ -19,7 +19,7 @@ from pathlib import Path
 from bench.harness import Family, Result, Target, by_turns, median, result
 from bench.spark import sessions, venvs, work
 from bench.spark.ground import SLOTS, SMALL, Installation
-from bench.spark.talking import Partner
+from bench.spark.talking import ROOT, Partner
 
 TASKS = 200
 ROUNDS = 3
@@ -41,8 +41,8 @@ Side = Callable[[Sequence[Path], str], float]  # Does the work for these files; 
 
 
 @contextmanager
-def prefect_server(home: Path) -> Iterator[dict[str, str]]:
-    """A server of Prefect's own; the environment of who uses it."""
+def prefect_server(home: Path, database: str | None = None) -> Iterator[dict[str, str]]:
+    """A server of Prefect's own, with SQLite or another database; the environment of who uses it."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     environment = {
@@ -52,11 +52,15 @@ def prefect_server(home: Path) -> Iterator[dict[str, str]]:
         "PREFECT_LOGGING_LEVEL": "ERROR",
         "PREFECT_LOGGING_TO_API_ENABLED": "false",
         "DO_NOT_TRACK": "1",
+        **({"PREFECT_API_DATABASE_CONNECTION_URL": database} if database is not None else {}),
     }
     command = ["-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port), "--no-ui"]
+    if database is not None:
+        command = ["-m", "bench.dispatcher.prefect_server", str(port)]
     with tempfile.TemporaryFile() as log:
         server = subprocess.Popen(
             [venvs.python_of("prefect"), *command],
+            cwd=ROOT,
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -14,8 +14,13 @@ from bench.spark.talking import ROOT
 
 HOME = ROOT / ".bench-venvs"
 SHARED = ("pyspark", "py4j")
-# What to install. Prefect's server does not start with the newest FastAPI, which its requirements allow.
-PEERS = {"dagster": ["dagster"], "prefect": ["prefect", "fastapi<0.130"]}
+# What to install. Prefect's server does not start with the newest FastAPI, nor Dagster's storage with the newest
+# SQLAlchemy, which their requirements allow.
+PEERS = {
+    "dagster": ["dagster"],
+    "dagster-postgres": ["dagster", "dagster-postgres", "sqlalchemy<2.1"],
+    "prefect": ["prefect", "fastapi<0.130"],
+}
 WITHIN_S = 300.0
 
 
@@ -32,10 +37,10 @@ def python_of(package: str) -> str:
     return str(python)
 
 
-def version_of(package: str) -> str:
+def version_of(package: str, environment: str | None = None) -> str:
     asked = f"from importlib.metadata import version; print(version({package!r}))"
     return subprocess.run(
-        [python_of(package), "-c", asked], check=True, capture_output=True, text=True
+        [python_of(environment or package), "-c", asked], check=True, capture_output=True, text=True
     ).stdout.strip()
 
 
