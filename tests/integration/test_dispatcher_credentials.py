@@ -39,51 +39,10 @@ from support.dispatcher.pipeline_tasks import woken
 from support.dispatcher.pipelines import dag, deployed, job, live, source
 from support.dispatcher.states import Clock, clock, create_tables, state  # noqa: F401
 from support.servers.ports import free_ports
-from support.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server, client_of, is_refused, start_seaweed
+from support.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server, client_of, is_refused
+from support.servers.sts import ROLE, sts_server  # noqa: F401
 
-ROLE = "arn:aws:iam::role/tasks"
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"))
-
-# A role that may do everything: what is refused below, the session policy refuses.
-IAM = {
-    "sts": {
-        "tokenDuration": "1h",
-        "maxSessionLength": "12h",
-        "issuer": "tests",
-        "signingKey": "dGVzdCBrZXkgb2YgMzIgY2hhcmFjdGVycyBsb25n",
-    },
-    "policy": {"defaultEffect": "Deny", "storeType": "memory"},
-    "roles": [
-        {
-            "roleName": "tasks",
-            "roleArn": ROLE,
-            "trustPolicy": {
-                "Version": "2012-10-17",
-                "Statement": [{"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": ["sts:AssumeRole"]}],
-            },
-            "attachedPolicies": ["everything"],
-        }
-    ],
-    "policies": [
-        {
-            "name": "everything",
-            "document": {
-                "Version": "2012-10-17",
-                "Statement": [{"Effect": "Allow", "Action": ["s3:*"], "Resource": ["*"]}],
-            },
-        }
-    ],
-}
-
-
-@pytest.fixture(scope="module")
-def sts_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """SeaweedFS with a role that tasks' credentials are minted from."""
-    directory = tmp_path_factory.mktemp("seaweed-sts")
-    (directory / "iam.json").write_text(json.dumps(IAM))
-    server = start_seaweed(directory, f"-s3.iam.config={directory / 'iam.json'}")
-    yield server
-    server.stop()
 
 
 @pytest.fixture(autouse=True)

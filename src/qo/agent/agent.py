@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 from qo.agent.code.bundle_cache import Codes, CodeUnavailable
 from qo.agent.code.loaded import Code, OwnCode
 from qo.agent.code.version_processes import ProcessDied, VersionProcess, VersionProcesses
+from qo.agent.data_access import AttemptData, DataAccesses
 from qo.agent.dataset_files import Storage
 from qo.agent.heartbeats import HeartbeatThread, HeldTask
 from qo.agent.lineage import Lineage, NoLineage
@@ -25,10 +26,12 @@ from qo.agent.operator_run import QualityFailed, Run, run_label
 from qo.agent.operators import Executor, ExecutorUnavailable
 from qo.agent.segments import HeldSegments
 from qo.agent.walk import AttemptContext, Walk
+from qo.api.contract.credential import CredentialsAnswer, CredentialsRequest
 from qo.api.contract.task import (
     Claimed,
     CompleteAnswer,
     CompleteRequest,
+    DataAccess,
     EventBody,
     EventsRequest,
     KeptAnswer,
@@ -76,7 +79,10 @@ class Agent:
         codes: Codes | None = None,
         processes: VersionProcesses | None = None,
         logs: LogThread | None = None,
+        data: DataAccesses | None = None,
     ) -> None:
+        """``data``: how attempts get at theirs; None: all by ``storage``."""
+        self._data = data
         self._api = api
         self._heart = heart
         self._executor = executor
@@ -209,9 +215,29 @@ class Agent:
                 raise
 
     async def _run(self, held: HeldTask) -> Run:
-        run = self._prepare_run(held, await self._code(held.claimed.work))
-        await self._executor.execute(run)
+        data = self._open_data(held)
+        try:
+            run = self._prepare_run(held, await self._code(held.claimed.work), data)
+            await self._executor.execute(run)
+        finally:
+            if data.credentials is not None:
+                data.credentials.close()
         return run
+
+    def _open_data(self, held: HeldTask) -> AttemptData:
+        """Return the files of the attempt, with its rights. Raises CredentialsMissing."""
+        if self._data is None:
+            return AttemptData(DataAccess.FILES, self._storage)
+
+        async def mint() -> CredentialsAnswer:
+            return await self._api.credentials(held.token, CredentialsRequest(**_fence(held)))
+
+        def proof() -> dict[str, Any]:
+            return {"capability": held.token, "fence": _fence(held)}
+
+        data = self._data.open(held.claimed, mint, held.now, proof)
+        held.data_access = data.access
+        return data
 
     async def _code(self, work: Work) -> Code:
         """Return the code of the attempt. Raises CodeUnavailable."""
@@ -223,7 +249,7 @@ class Agent:
             return self._codes.open(work)
         return await asyncio.to_thread(self._codes.open, work)
 
-    def _prepare_run(self, held: HeldTask, code: Code) -> Run:
+    def _prepare_run(self, held: HeldTask, code: Code, data: AttemptData) -> Run:
         loop = asyncio.get_running_loop()
 
         def wait(call: Coroutine[Any, Any, T]) -> T:
@@ -244,11 +270,14 @@ class Agent:
             return wait(self._api.standing(held.token, output, after, revision))
 
         def previous_output(output: int) -> KeptAnswer:
-            return wait(self._api.fetch_kept_output(held.token, KeptRequest(**_fence(held), output=output)))
+            kept = wait(self._api.fetch_kept_output(held.token, KeptRequest(**_fence(held), output=output)))
+            if data.credentials is not None:
+                data.credentials.discard()  # What it keeps may lie elsewhere than what it reads.
+            return kept
 
         held.run = Run(
             held.claimed.work,
-            self._storage,
+            data.storage,
             cancel=held.cancel,
             progress=progress,
             emit=emit,
@@ -259,6 +288,7 @@ class Agent:
             segments=HeldSegments(self._api, held, loop),
             secrets_dir=self._secrets_dir,
             code=code,
+            credentials=data.credentials,
         )
         return held.run
 
@@ -268,6 +298,7 @@ class Agent:
         if completion is None:
             return self._report_lost(held)
         held.settling = True
+        completion = completion.model_copy(update={"data_access": held.data_access})
         while True:
             try:
                 answer = await self._api.complete(held.token, completion)
@@ -282,7 +313,8 @@ class Agent:
                     completion = completion.model_copy(update={"checks": [], "rejected": []})
                     continue
                 # Its outputs are not acceptable, and would not be the next time.
-                completion = CompleteRequest(**_fence(held), outcome=Outcome.FATAL, error=text_of(error))
+                refused = CompleteRequest(**_fence(held), outcome=Outcome.FATAL, error=text_of(error))
+                completion = refused.model_copy(update={"data_access": held.data_access})
             except QoError as error:
                 log.warning("task %s: the dispatcher has not accepted its result yet: %s", held.task_id, error)
                 if held.lost and not isinstance(error, AWAY):

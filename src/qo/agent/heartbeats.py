@@ -17,7 +17,7 @@ from typing import Any
 
 from qo.agent.logs.attempt_log import AttemptLog
 from qo.agent.operator_run import Run
-from qo.api.contract.task import Claimed, HeartbeatRequest
+from qo.api.contract.task import Claimed, DataAccess, HeartbeatRequest
 from qo.api.internal_client import DispatcherClient
 from qo.errors import Forbidden, LeaseLost, NotFound, QoError, Unauthenticated
 from qo.worker.loop.cancel import CancelToken, Why
@@ -41,6 +41,7 @@ class HeldTask:
     settling: bool = False  # Its completion is being sent: a refused heartbeat is expected.
     run: Run | None = None  # Set when the operator starts.
     log: AttemptLog | None = None
+    data_access: DataAccess | None = None  # Set when the operator starts.
     began_s: float = field(default_factory=time.monotonic)
     _reported: Any = field(default=None, repr=False)
 

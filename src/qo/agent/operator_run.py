@@ -40,6 +40,7 @@ from qo.worker.loop.cancel import CancelToken
 from qo.worker.observe.secrets import register_secret
 
 if TYPE_CHECKING:
+    from qo.agent.attempt_credentials import AttemptCredentials
     from qo.agent.segments import Segments
 
 
@@ -227,7 +228,9 @@ class Run:
         secrets_dir: Path = Path(),
         segments: Segments | None = None,
         code: Code | None = None,
+        credentials: AttemptCredentials | None = None,
     ) -> None:
+        self.credentials = credentials  # Of its own, for the bucket; None: it uses those of the worker.
         self._secrets_dir = secrets_dir
         self.code: Code = code or OwnCode()  # The code that it runs.
         self._previous_output = previous_output

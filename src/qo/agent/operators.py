@@ -33,6 +33,11 @@ class Exited(Exception):
 class Executor(Protocol):
     """Runs the operators of one runtime."""
 
+    @property
+    def is_scoped(self) -> bool:
+        """Whether each attempt can read and write with credentials of its own."""
+        ...
+
     async def execute(self, run: Run) -> None:
         """Run the operator. If cancelled, stop, and leave nothing running that could still write.
 
@@ -48,6 +53,8 @@ class Executor(Protocol):
 
 class PythonExecutor:
     """Runs ``async def`` in the worker's event loop, and each plain function on a thread."""
+
+    is_scoped = True
 
     async def execute(self, run: Run) -> None:
         function = run.code.load(run.work.operator)

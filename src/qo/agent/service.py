@@ -14,6 +14,7 @@ from qo.agent.agent import WAKE, Agent
 from qo.agent.code.bundle_cache import Codes, CodeStore
 from qo.agent.code.loaded import find_function
 from qo.agent.code.version_processes import VersionProcesses
+from qo.agent.data_access import DataAccesses
 from qo.agent.heartbeats import HeartbeatThread
 from qo.agent.lineage import LineageReporter
 from qo.agent.logs.capture import capturing
@@ -115,6 +116,7 @@ async def open_agent(
 
     heartbeats = HeartbeatThread(connect_client)
     files = storage or BlockingFiles(settings, asyncio.get_running_loop())
+    data = DataAccesses(settings, files, is_scoped=executor.is_scoped)
     client = connect_client()
     heartbeats.start()
     try:
@@ -122,8 +124,11 @@ async def open_agent(
         async with LineageReporter(dispatcher.data_root, files, dispatcher.lineage_url) as lineage:
             secrets_dir = Path(dispatcher.secrets_dir)
             with open_logs(settings) as logs:
-                yield Agent(client, heartbeats, executor, files, secrets_dir, lineage, codes, processes, logs)
+                yield Agent(
+                    client, heartbeats, executor, files, secrets_dir, lineage, codes, processes, logs, data
+                )
     finally:
+        await data.close()
         heartbeats.stop()
         await client.close()
         if storage is None:

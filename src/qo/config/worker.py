@@ -18,6 +18,14 @@ class PackageDrift(StrEnum):
     REFUSE = "refuse"  # Leave the task to a worker that has them.
 
 
+class CredentialUse(StrEnum):
+    """Whether attempts read and write a bucket with credentials of their own."""
+
+    AUTO = "auto"  # Where the dispatcher mints them.
+    REQUIRED = "required"  # Nothing runs without.
+    OFF = "off"  # All use those of the worker.
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardLeasingSettings:
     enabled: bool = setting(
@@ -245,6 +253,13 @@ class WorkerSettings:
         "QO_WORKER_PACKAGES",
         kind=kinds.choice(PackageDrift),
         help="What to do if an installed package differs from what a version recorded: warn, or refuse to run it.",
+    )
+    credentials: CredentialUse = setting(  # noqa: RUF009 - an immutable value, made once.
+        CredentialUse.AUTO,
+        "QO_CREDENTIALS",
+        kind=kinds.choice(CredentialUse),
+        help="Whose credentials attempts of pipelines read and write a bucket with. auto: their own, for their "
+        "prefixes, where the dispatcher mints them; required: no attempt runs without; off: those of the worker.",
     )
     run_log_bytes: int = setting(
         1024 * 1024,

@@ -22,13 +22,13 @@ from qo.agent.operator_run import Run
 from qo.agent.operators import Executor, ExecutorUnavailable, Threads, on_thread
 from qo.api.contract.task import Work
 from qo.config.settings import Settings
-from qo.config.spark import OWN_SERVER
+from qo.config.spark import OWN_SERVER, BucketAccess
 from qo.errors import QoError
 from qo.spark.engine.engine import Attempt, ClusterAway, Engine, open_engine
 from qo.spark.engine.error_translation import SessionLost, explain, from_spark, full_text, short_text
 from qo.spark.engine.supervisor import Supervisor
 from qo.spark.io import input_frames
-from qo.spark.io.bucket import spark_settings
+from qo.spark.io.bucket import bucket_access, spark_settings
 from qo.spark.io.files import Files, files_for, find_file_problem
 from qo.spark.operators.calling import call, is_built_in
 from qo.spark.operators.operator_context import Context, Inputs
@@ -67,6 +67,11 @@ class SparkExecutor:
         self._supervisor.start()
         self._progress_thread = ThreadPoolExecutor(1, thread_name_prefix="qo-spark-progress")
         self._stop_thread = ThreadPoolExecutor(1, thread_name_prefix="qo-spark-stop")
+
+    @property
+    def is_scoped(self) -> bool:
+        """s3a keeps one file system, with one set of credentials, for all attempts of a session."""
+        return bucket_access(self._settings) is BucketAccess.PYTHON
 
     async def execute(self, run: Run) -> None:
         """Run an attempt to its end. If cancelled, end its Spark jobs, and only those, before returning.
@@ -183,7 +188,7 @@ class SparkExecutor:
             with contextlib.ExitStack() as later:
                 with phases("start"):
                     spark = self._enter_session(run, attempt, later)
-                files = files_for(self._settings, data_root(run))
+                files = files_for(self._settings, data_root(run), run.credentials)
                 run.cancel.check()
                 self._run_operator(run, spark, files, later, phases)
         except BaseException as error:

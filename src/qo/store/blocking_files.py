@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from qo.config.location import local_path
@@ -14,16 +15,25 @@ from qo.store.local_directory import read_file, write_file
 
 T = TypeVar("T")
 
+OpenBucket = Callable[[str], Awaitable[Directory]]
+
 
 class BlockingFiles:
     """Reads and writes whole files at ``file:PATH`` and ``s3://BUCKET/KEY``. Never call it in an event loop.
 
     With a ``loop``, that one talks to the buckets, which stay open until ``close``; without, each call opens its bucket
-    anew. Without ``settings`` there are only files.
+    anew. Without ``settings`` there are only files. ``open_bucket`` opens s3://BUCKET in another way than by the
+    settings: with other credentials, say.
     """
 
-    def __init__(self, settings: Settings | None = None, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        open_bucket: OpenBucket | None = None,
+    ) -> None:
+        self._open_bucket = open_bucket or (None if settings is None else partial(_open_by_settings, settings))
         self._loop = loop
         self._buckets: dict[str, Directory] = {}
         self._opening = asyncio.Lock()
@@ -51,27 +61,31 @@ class BlockingFiles:
             await bucket.close()
 
     def _in_bucket(self, uri: str, operation: Callable[[Directory, str], Awaitable[T]]) -> T:
-        if self._settings is None or not uri.startswith("s3://"):
+        if self._open_bucket is None or not uri.startswith("s3://"):
             raise UsageError(f"{uri} cannot be read or written here: it begins with neither file: nor s3://")
         name, _, key = uri.removeprefix("s3://").partition("/")
         if self._loop is None:
-            return asyncio.run(_run_once(f"s3://{name}", self._settings, key, operation))
-        call = self._run(f"s3://{name}", self._settings, key, operation)
+            return asyncio.run(_run_once(self._open_bucket, f"s3://{name}", key, operation))
+        call = self._run(self._open_bucket, f"s3://{name}", key, operation)
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
     async def _run(
-        self, location: str, settings: Settings, key: str, operation: Callable[[Directory, str], Awaitable[T]]
+        self, open_bucket: OpenBucket, location: str, key: str, operation: Callable[[Directory, str], Awaitable[T]]
     ) -> T:
         async with self._opening:
             if location not in self._buckets:
-                self._buckets[location] = await open_directory(location, settings)
+                self._buckets[location] = await open_bucket(location)
         return await operation(self._buckets[location], key)
 
 
+async def _open_by_settings(settings: Settings, location: str) -> Directory:
+    return await open_directory(location, settings)
+
+
 async def _run_once(
-    location: str, settings: Settings, key: str, operation: Callable[[Directory, str], Awaitable[T]]
+    open_bucket: OpenBucket, location: str, key: str, operation: Callable[[Directory, str], Awaitable[T]]
 ) -> T:
-    bucket = await open_directory(location, settings)
+    bucket = await open_bucket(location)
     try:
         return await operation(bucket, key)
     finally:

@@ -177,6 +177,7 @@ class Claimed(Answer):
     lease_expires_at: datetime
     heartbeat_s: float  # The interval between heartbeats.
     capability_token: str = Field(default="", repr=False)
+    mints_credentials: bool = False  # The attempt can have credentials of its own: POST /v1/task/credentials.
     work: Work
 
 
@@ -295,6 +296,16 @@ class OutputBody(Body):
     based_on: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
 
 
+class DataAccess(StrEnum):
+    """With whose rights an attempt reads and writes data."""
+
+    ATTEMPT = "attempt"  # Its own: credentials for its prefixes, and nothing else.
+    NOT_MINTED = "not_minted"  # The worker's, because the dispatcher mints no credentials.
+    OFF = "off"  # The worker's, because its settings say so.
+    S3A = "s3a"  # The worker's, because Spark's s3a has one set of credentials for all attempts of a session.
+    FILES = "files"  # Those of the worker's user: the data is in no bucket.
+
+
 class KeptRequest(Fence):
     """Ask for the data of an output that was committed earlier under the key of the task."""
 
@@ -344,6 +355,7 @@ class CompleteRequest(Fence):
     code: str | None = Field(default=None, max_length=64)
     # Installed packages that differ from the recorded ones, as text.
     packages: list[str] = Field(default=[], max_length=1000)
+    data_access: DataAccess | None = None
     error: str | None = Field(
         default=None, max_length=20_000
     )  # If the task is released for later: what it waits for.

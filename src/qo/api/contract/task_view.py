@@ -50,6 +50,8 @@ class AttemptView(Answer):
     error: str | None = None  # If it was rescheduled: what it waits for.
     code: str | None = None  # The fingerprint of the code that ran; None: the worker's own code, or not reported.
     packages: list[str] | None = None  # Installed packages that differed from those the version recorded.
+    # With whose credentials it read and wrote: attempt, or those of the worker and why (not_minted, off, s3a, files).
+    data_access: str | None = None
 
 
 class ReadView(Answer):

@@ -38,13 +38,19 @@ class Prefix:
         return self.bucket == other.bucket and other.key.startswith(self.key)
 
 
-def normalise(text: str) -> Prefix:
-    """Return the directory that ``s3://bucket/prefix`` names. Raises UsageError for anything else."""
+def bucket_of(text: str) -> tuple[str, str]:
+    """Return the bucket and the key of ``s3://bucket/key``. Raises UsageError if it names no bucket."""
     if not text.startswith("s3://"):
         raise UsageError(f"{text!r} is no prefix of a bucket: write s3://BUCKET/PREFIX/")
     bucket, _, key = text.removeprefix("s3://").partition("/")
     if not _BUCKET.match(bucket) or ".." in bucket:
         raise UsageError(f"{text!r} names no bucket: write s3://BUCKET/PREFIX/")
+    return bucket, key
+
+
+def normalise(text: str) -> Prefix:
+    """Return the directory that ``s3://bucket/prefix`` names. Raises UsageError for anything else."""
+    bucket, key = bucket_of(text)
     key = key.removesuffix("/")
     if not key:
         raise UsageError(f"{text!r} is a whole bucket: name a prefix in it")
@@ -58,11 +64,17 @@ def normalise(text: str) -> Prefix:
 
 
 def session_policy(
-    read: Iterable[Prefix], write: Iterable[Prefix], *, until: datetime | None = None, partition: str = "aws"
+    read: Iterable[Prefix],
+    write: Iterable[Prefix],
+    *,
+    listed: Iterable[Prefix] | None = None,
+    until: datetime | None = None,
+    partition: str = "aws",
 ) -> dict[str, Any]:
     """Return a policy for GetObject below ``read``, PutObject below ``write`` and listing of both, until ``until``.
 
-    Raises UsageError when there is nothing to grant, or more than a session policy can hold.
+    ``listed``: what may be listed, if it is less. Raises UsageError when there is nothing to grant, or more than a
+    session policy can hold.
     """
     if not _PARTITION.match(partition):
         raise UsageError(f"{partition!r} is no partition of AWS")
@@ -76,10 +88,10 @@ def session_policy(
     if writable:
         actions = ["s3:PutObject", "s3:AbortMultipartUpload"]
         statements.append(allow(actions, [f"{arn}{each.bucket}/{each.key}*" for each in writable]))
-    listed = _outermost((*readable, *writable))
-    for bucket in sorted({each.bucket for each in listed}):
+    listable = _outermost((*readable, *writable) if listed is None else listed)
+    for bucket in sorted({each.bucket for each in listable}):
         # One statement for each bucket: a prefix of one must not open another.
-        prefixes = [f"{each.key}*" for each in listed if each.bucket == bucket]
+        prefixes = [f"{each.key}*" for each in listable if each.bucket == bucket]
         within = {"Condition": {"StringLike": {"s3:prefix": prefixes}}}
         statements.append(allow("s3:ListBucket", [f"{arn}{bucket}"]) | within)
     if until is not None:
@@ -87,7 +99,7 @@ def session_policy(
     policy = document(statements)
     if (size := len(encode_policy(policy))) > POLICY_MAX:
         raise UsageError(
-            f"the policy for {len(listed)} prefixes has {size} characters, and STS takes {POLICY_MAX}: "
+            f"the policy for {len({*readable, *writable})} prefixes has {size} characters, and STS takes {POLICY_MAX}: "
             "let the job read fewer datasets, or give the data a shorter prefix"
         )
     return policy

@@ -134,7 +134,8 @@ def _lock_generations(tx: Tx, ends: Sequence[_End]) -> None:
 
 
 def _move(end: _End) -> Move:
-    return Move(end.row, end.command, end.as_if, end.request.code, end.request.packages)
+    request = end.request
+    return Move(end.row, end.command, end.as_if, request.code, request.packages, request.data_access)
 
 
 def _validate_ending(tx: Tx, live: Topology, row: Row, ending: Ending, data_root: str | None) -> _End | None:

@@ -1,4 +1,6 @@
-"""Credentials of a bucket for one attempt: those of a role, restricted to the prefixes of the attempt.
+"""Credentials of a bucket for one attempt: those of a role, restricted to what the attempt reads and writes.
+
+What that is comes from the state: the pieces that the attempt has pinned, and the prefix that is its own.
 
 The role is assumed with a session policy that allows those prefixes and nothing else, so the credentials can do what
 both the role and the policy allow. They expire with the task's token. STS grants no less than 15 minutes: if the token
@@ -16,10 +18,11 @@ from typing import Any, cast
 from qo.api.contract.credential import CredentialsAnswer
 from qo.api.contract.task import Fence
 from qo.config.settings import Settings
-from qo.core.pipeline.policy import Prefix, encode_policy, normalise, session_policy
+from qo.core.pipeline.policy import encode_policy
+from qo.core.pipeline.reach import FittedReach, fit_reach
 from qo.dispatcher import aws
-from qo.dispatcher.auth import scopes
-from qo.dispatcher.auth.capability import Capability, Scope, bind, require_running
+from qo.dispatcher.attempts import reach
+from qo.dispatcher.auth.capability import Capability, bind, require_running
 from qo.dispatcher.state.database import State, Tx
 from qo.errors import ConfigError, Refused
 
@@ -36,7 +39,12 @@ class AssumeRoleRequest:
     policy: str
     duration_s: int
     until: datetime
-    scope: Scope
+    reach: FittedReach
+
+
+def mints(settings: Settings) -> bool:
+    """Whether attempts get credentials of their own: there is a role, and the data is in a bucket."""
+    return settings.dispatcher.role_arn is not None and settings.dispatcher.data_root.startswith("s3://")
 
 
 def mint(state: State, fence: Fence, capability: Capability, settings: Settings) -> CredentialsAnswer:
@@ -57,31 +65,31 @@ def authorise(tx: Tx, fence: Fence, capability: Capability, settings: Settings) 
     role_arn = settings.dispatcher.role_arn
     if role_arn is None:
         raise Refused("this dispatcher mints no credentials: set QO_CREDENTIALS_ROLE_ARN to a role it may assume")
-    scope = scopes.resolve(tx, capability, settings.dispatcher.data_root).scope
-    # The token's prefixes are normalised again: this is the last place to refuse one that is too wide.
-    read, write = _prefixes(scope.read_prefixes), _prefixes(scope.write_prefixes)
-    if not read and not write:
+    partition = _partition(role_arn)
+    places = reach.find_reach(tx, capability.task_id, settings.dispatcher.data_root)
+    if places.is_empty:
         raise Refused("the task has no data in a bucket, so there are no credentials to mint")
     left_s = (capability.expires_at - tx.now).total_seconds()
     if left_s < LEFT_MIN_S:
         raise Refused(
             "the task's token is about to expire: send a heartbeat to get a new one, then repeat the request"
         )
-    policy = session_policy(read, write, until=capability.expires_at, partition=_partition(role_arn))
+    fitted = fit_reach(places, until=capability.expires_at, partition=partition)
     return AssumeRoleRequest(
         role_arn=role_arn,
         session_name=f"qo-{capability.task_id[:36]}-{capability.attempt}",
-        policy=encode_policy(policy),
+        policy=encode_policy(fitted.policy),
         duration_s=int(min(max(left_s, DURATION_MIN_S), DURATION_MAX_S)),
         until=capability.expires_at,
-        scope=scope,
+        reach=fitted,
     )
 
 
 def assume(request: AssumeRoleRequest, settings: Settings) -> CredentialsAnswer:
     """Call STS. Blocks, so not to be called in a transaction."""
     region = settings.s3.region or aws.FALLBACK_REGION
-    client = aws.client("sts", region, settings.dispatcher.sts_endpoint)
+    # Servers other than AWS have their STS beside the bucket.
+    client = aws.client("sts", region, settings.dispatcher.sts_endpoint or settings.s3.endpoint)
     with aws.asking("STS"):
         answer: dict[str, Any] = client.assume_role(
             RoleArn=request.role_arn,
@@ -97,13 +105,9 @@ def assume(request: AssumeRoleRequest, settings: Settings) -> CredentialsAnswer:
         expiration=min(cast("datetime", credentials["Expiration"]).astimezone(UTC), request.until),
         endpoint=settings.s3.endpoint,
         region=region,
-        read_prefixes=list(request.scope.read_prefixes),
-        write_prefixes=list(request.scope.write_prefixes),
+        read_prefixes=[str(each) for each in request.reach.read],
+        write_prefixes=[str(each) for each in request.reach.write],
     )
-
-
-def _prefixes(texts: tuple[str, ...]) -> list[Prefix]:
-    return [normalise(each) for each in texts]
 
 
 def _partition(role_arn: str) -> str:

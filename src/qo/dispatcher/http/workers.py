@@ -15,6 +15,7 @@ from qo.api.contract.source import EmitAnswer, EmitRequest, MemoryRequest, Sourc
 from qo.api.contract.task import Claimed, ClaimRequest, NextRequest, NotClaimed, TaskState
 from qo.dispatcher.attempts import claiming, next_tasks
 from qo.dispatcher.attempts import running as attempts
+from qo.dispatcher.auth import credentials as minting
 from qo.dispatcher.auth import scopes
 from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.callers import Caller
@@ -59,7 +60,10 @@ def claim_next_together(context: Context, requests: Sequence[NextRequest]) -> li
 
 
 def _with_token(context: Context, claimed: Claimed, now: datetime) -> Claimed:
-    return claimed.model_copy(update={"capability_token": _token(context, claimed, now)})
+    mints = minting.mints(context.settings)
+    return claimed.model_copy(
+        update={"capability_token": _token(context, claimed, now), "mints_credentials": mints}
+    )
 
 
 def _token(context: Context, claimed: Claimed, now: datetime) -> str:

@@ -203,6 +203,8 @@ api_tokens = sa.Table(
     column("created_at", Instant),
     column("expires_at", Instant, null=True),
     column("revoked_at", Instant, null=True),
+    column("runtimes", Json, null=True),  # Of a worker: the only ones whose tasks it may claim.
+    column("queues", Json, null=True),  # The same for queues.
 )
 
 # Signing keys and secrets of webhooks, encrypted with a key that is not in the database.

@@ -171,6 +171,7 @@ attempts = sa.Table(
     column("error", sa.Text, null=True),
     column("code", sa.String(64), null=True),  # The fingerprint of what ran, as it was reported.
     column("packages", Json, null=True),  # Installed ones that differed from those that the version recorded.
+    column("data_access", sa.String(20), null=True),  # DataAccess, as it was reported.
 )
 
 task_inputs = sa.Table(

@@ -71,6 +71,7 @@ class Move:
     as_if: Task | None = None  # Decide on this instead of the row, for the late end of an attempt that timed out.
     code: str | None = None  # The fingerprint of what the attempt ran, as it reports.
     packages: Sequence[str] = ()  # Installed ones that differ from those that the version recorded.
+    data_access: str | None = None  # With whose rights the attempt read and wrote, as it reports.
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +200,7 @@ def _attempt_end(tx: Tx, before: Task, after: Task, move: Move) -> dict[str, Any
         "error": _error(after, move.command),
         "code": move.code,
         "packages": list(move.packages) or None,
+        "data_access": move.data_access,
     }
 
 

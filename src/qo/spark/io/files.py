@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +23,9 @@ from pyspark.sql.types import StructType
 from qo.config.settings import Settings
 from qo.config.spark import BucketAccess
 from qo.errors import UsageError
+
+if TYPE_CHECKING:
+    from qo.agent.attempt_credentials import AttemptCredentials
 
 
 class Format(StrEnum):
@@ -69,8 +72,11 @@ class Files(Protocol):
     def exists(self, uri: str) -> bool: ...
 
 
-def files_for(settings: Settings, root_uri: str) -> Files:
-    """Return the access to the files below a root. Raises UsageError for a root of an unknown kind."""
+def files_for(settings: Settings, root_uri: str, credentials: AttemptCredentials | None = None) -> Files:
+    """Return the access to the files below a root. ``credentials``: of an attempt; without s3a, which has its own.
+
+    Raises UsageError for a root of an unknown kind.
+    """
     if root_uri.startswith("file:"):
         from qo.spark.io.native import LocalFiles
 
@@ -81,7 +87,7 @@ def files_for(settings: Settings, root_uri: str) -> Files:
     from qo.spark.io.objects import Bucket, BucketFiles
 
     if bucket_access(settings) is BucketAccess.PYTHON:
-        return BucketFiles(Bucket(settings.s3))
+        return BucketFiles(Bucket(settings.s3, credentials))
     from qo.spark.io.native import HadoopFiles
 
     return HadoopFiles(Bucket(settings.s3))

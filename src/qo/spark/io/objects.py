@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
@@ -33,15 +33,36 @@ from qo.spark.io.parquet_source import (
 )
 from qo.store.s3.aws_credentials import Credentials, find_credentials, find_region
 
+if TYPE_CHECKING:
+    from qo.agent.attempt_credentials import AttemptCredentials
+
 
 class Bucket:
     """Access to buckets from the driver: to list files, and to delete those that nobody reads."""
 
-    def __init__(self, s3: S3Settings) -> None:
+    def __init__(self, s3: S3Settings, credentials: AttemptCredentials | None = None) -> None:
+        """``credentials``: of an attempt; None: those of this process."""
         self._s3 = s3
+        self._credentials = credentials
 
     def access(self) -> dict[str, str]:
-        """Return options for our own workers, with the credentials. Spark redacts options of these names."""
+        """Return options for our own workers, with the credentials. Spark redacts options of these names.
+
+        Frames are read when they are used, which may be hours later: with credentials of an attempt go the means to
+        renew them.
+        """
+        if self._credentials is not None:
+            held = self._credentials.answer()
+            scoped = {
+                "accesskey": held.access_key_id,
+                "secretkey": held.secret_access_key,
+                "sessiontoken": held.session_token,
+                "endpoint": endpoint_of(self._s3) or held.endpoint,
+                "region": self._s3.region or held.region,
+                "expires": held.expiration.isoformat(),
+                "renewaltoken": self._credentials.renewal(),
+            }
+            return {key: value for key, value in scoped.items() if value is not None}
 
         async def current() -> Credentials:
             return await (await find_credentials()).current()

@@ -11,8 +11,11 @@ This module is sent to the executors by value, so it imports nothing of qo: they
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any
 
@@ -43,8 +46,16 @@ BATCH_ROWS = 32_768
 _DAMAGE = ("Corrupt", "corrupt", "thrift", "Unexpected end", "magic bytes", "footer", "Not a Parquet")
 
 
+# Credentials that this process has renewed, by the request that renews them. Of one attempt, or a few.
+_renewed: dict[str, dict[str, str]] = {}
+RENEWED_MAX = 100
+SPARE_S = 60.0  # Credentials that end sooner are renewed before a file is opened.
+RENEWAL_S = 30.0  # How long a dispatcher may take to answer.
+
+
 def open_filesystem(options: Mapping[str, str]) -> FileSystem:
     """Open the bucket. Options that are missing are left to the AWS chain of this process."""
+    options = current_access(options, datetime.now(UTC))  # noqa: TID251 - an executor knows no other clock.
     scheme, _, host = options.get("endpoint", "").rpartition("://")
     return arrow_fs.S3FileSystem(
         access_key=options.get("accesskey"),
@@ -54,6 +65,49 @@ def open_filesystem(options: Mapping[str, str]) -> FileSystem:
         endpoint_override=host or None,
         scheme=scheme or "https",
     )
+
+
+def current_access(options: Mapping[str, str], now: datetime) -> Mapping[str, str]:
+    """Return the options with credentials that are valid now: those of an attempt are renewed at the dispatcher.
+
+    Raises PermissionError if they have ended and cannot be renewed.
+    """
+    request = options.get("renewaltoken")
+    if request is None:
+        return options
+    options = {**options, **_renewed.get(request, {})}
+    end = datetime.fromisoformat(options["expires"])
+    if (end - now).total_seconds() > SPARE_S:
+        return options
+    try:
+        answer = _request_credentials(json.loads(request))
+    except OSError as error:
+        if end > now:
+            return options
+        url = json.loads(request)["url"]
+        raise PermissionError(
+            f"qo: the credentials of the attempt ended at {end:%Y-%m-%d %H:%M:%S} UTC, and this process cannot "
+            f"renew them at {url}: {error}"
+        ) from None
+    names = {
+        "accesskey": "access_key_id",
+        "secretkey": "secret_access_key",
+        "sessiontoken": "session_token",
+        "expires": "expiration",
+    }
+    if len(_renewed) >= RENEWED_MAX:
+        _renewed.pop(next(iter(_renewed)), None)
+    _renewed[request] = {option: str(answer[name]) for option, name in names.items()}
+    return {**options, **_renewed[request]}
+
+
+def _request_credentials(renewal: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Ask the dispatcher for new credentials of the attempt. Raises OSError."""
+    headers = {"Content-Type": "application/json", "X-Qo-Task-Capability": renewal["capability"]}
+    body = json.dumps(renewal["fence"]).encode()
+    request = urllib.request.Request(renewal["url"], body, headers)
+    with urllib.request.urlopen(request, timeout=RENEWAL_S) as response:
+        return json.loads(response.read())
 
 
 class BadFile(Exception):
@@ -202,4 +256,6 @@ class _Writer(DataSourceArrowWriter):
         filesystem = open_filesystem(self._options)
         for each in messages:
             if each is not None and each.name:
-                filesystem.delete_file(f"{self._directory}/{each.name}")
+                # Credentials of an attempt delete nothing: qo collect does, once nobody needs the files.
+                with suppress(OSError):
+                    filesystem.delete_file(f"{self._directory}/{each.name}")

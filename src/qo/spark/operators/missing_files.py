@@ -131,7 +131,7 @@ def _conform(context: Context, rows: DataFrame, schema: StructType, previous: Ke
 def _missing_objects(context: Context, objects: Sequence[str]) -> list[str]:
     from qo.spark.io.objects import Bucket, bucket_path  # Loads pyarrow, which only buckets need.
 
-    filesystem = Bucket(context.settings.s3).filesystem()
+    filesystem = Bucket(context.settings.s3, context.run.credentials).filesystem()
     missing: list[str] = []
     for uri in objects:
         try:

@@ -57,7 +57,7 @@ def _literal_uri(pattern: str) -> str:
 def _copy_all(context: Context, uris: Sequence[str], directory: Path) -> list[str]:
     from qo.spark.io.objects import Bucket
 
-    filesystem = Bucket(context.settings.s3).filesystem()
+    filesystem = Bucket(context.settings.s3, context.run.credentials).filesystem()
 
     def copy(at: int, uri: str) -> str:
         # The name stays, since its suffix says how the file is compressed; the number makes the path unique.

@@ -27,7 +27,7 @@ from qo.store.port import (
 )
 from qo.store.s3 import replies
 from qo.store.s3.address import bucket_address, query
-from qo.store.s3.aws_credentials import Credentials, find_credentials, find_region
+from qo.store.s3.aws_credentials import Credentials, CredentialSource, find_credentials, find_region
 from qo.store.s3.failure import failure
 from qo.store.s3.transport import Reply, Transport
 
@@ -70,6 +70,10 @@ class S3Store:
             place, source, connections=connections, timeout_s=timeout_s, ambient=ambient
         )
         return cls(transport, prefix)
+
+    def signing_with(self, credentials: CredentialSource) -> S3Store:
+        """Return the store over the same connections, with other credentials. Close this one last."""
+        return S3Store(self.transport.signing_with(credentials), self.prefix)
 
     async def get(self, key: str, *, version: str | None = None) -> Stored | None:
         which = query(versionId=version) if version is not None else ""

@@ -57,11 +57,13 @@ class Transport:
         self.place = place
         self._credentials = credentials
         self._session = session
+        self._ambient = ambient
         self._monotonic = ambient.monotonic
         self._signer = Signer(place.host, place.region)
         self._offset: storetime.Offset | None = None
         self._asked_at = -inf  # When the time was last requested although it was known.
         self._date, self._second = "", 0.0
+        self._owns_session = True
 
     @classmethod
     async def open(
@@ -83,6 +85,12 @@ class Transport:
             await transport.close()
             raise
         return transport
+
+    def signing_with(self, credentials: CredentialSource) -> Transport:
+        """Return a transport over the same connections that signs with other credentials. Close this one last."""
+        other = Transport(self.place, credentials, self._session, self._ambient)
+        other._offset, other._owns_session = self._offset, False
+        return other
 
     async def send(
         self,
@@ -130,7 +138,8 @@ class Transport:
         return f"{self.place.origin}{path}?{query}"
 
     async def close(self) -> None:
-        await self._session.close()
+        if self._owns_session:
+            await self._session.close()
 
     async def _send(
         self,

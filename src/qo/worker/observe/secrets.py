@@ -38,6 +38,11 @@ def register_secret(secret: str) -> str:
     return secret
 
 
+def forget_secret(secret: str) -> None:
+    """Make room for others: this one is of no use to anybody any more."""
+    _secrets.pop(secret, None)
+
+
 def redact_secrets(text: str) -> str:
     return redact(text, _known_secrets())
 
