@@ -5,7 +5,6 @@ from __future__ import annotations
 import qo
 from qo.errors import AccessDenied
 
-
 PLACES: dict[str, list[str]] = {"read": [], "write": []}  # That ``reach_out`` tries.
 REFUSED: list[str] = []
 

@@ -43,7 +43,6 @@ IAM = {
 }
 
 
-
 @pytest.fixture(scope="module")
 def sts_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A server with a role that the credentials of tasks are minted from."""
