@@ -251,13 +251,24 @@ def test_a_write_that_fails_leaves_the_old_content_and_no_draft(tmp_path: Path) 
 
 
 @pytest.mark.fast
-def test_files_follow_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        write_file(tmp_path / "a" / "b", b"")
-    finally:
-        os.umask(before)
-    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o640
+@pytest.mark.parametrize(
+    ("root", "directory", "file"), [(0o700, 0o700, 0o600), (0o750, 0o750, 0o640), (0o777, 0o775, 0o664)]
+)
+def test_files_are_as_open_as_their_root_whatever_the_umask(
+    tmp_path: Path, root: int, directory: int, file: int
+) -> None:
+    place = tmp_path / "data"
+    place.mkdir()
+    place.chmod(root)
+    for umask in (0o000, 0o027, 0o077):
+        before = os.umask(umask)
+        try:
+            write_file(place / f"a{umask}" / "b" / "c.txt", b"x")
+        finally:
+            os.umask(before)
+        modes = [path.stat().st_mode & 0o777 for path in (place / f"a{umask}", place / f"a{umask}" / "b")]
+        assert modes == [directory, directory]
+        assert (place / f"a{umask}" / "b" / "c.txt").stat().st_mode & 0o777 == file
 
 
 @pytest.mark.fast

@@ -74,6 +74,7 @@ def test_every_route_says_that_the_database_is_away(found: Surface, lose: Callab
             path = path.replace(f"{{{name}}}", value)
         need = (INTERNAL if internal else PUBLIC)[operation]
         who = None if need in (Need.NOTHING, Need.SIGNATURE) else str(need)
+        who = "worker" if need is Need.SCHEDULER else who
         reply = found.ask(method, path, who, internal=internal, send=bodies.get(operation, {}))
         if operation in ANSWERED:
             assert reply.status == 200, (operation, reply.text)

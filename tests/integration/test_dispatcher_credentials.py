@@ -26,7 +26,7 @@ from qo.config.settings import S3Settings, Settings
 from qo.dispatcher import aws
 from qo.dispatcher.attempts.claiming import claim
 from qo.dispatcher.auth import capability as capabilities
-from qo.dispatcher.auth import credentials, scopes
+from qo.dispatcher.auth import credentials, enforcement, scopes
 from qo.dispatcher.auth.capability import Capability, Scope
 from qo.dispatcher.auth.signing_keys import KeyRing
 from qo.dispatcher.runtimes.choice import mint_variables
@@ -34,7 +34,7 @@ from qo.dispatcher.sources.emission import emit
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.tasks.creation import NewTask, create
-from qo.errors import ConfigError, Forbidden, LeaseLost, Refused, Unavailable, UsageError
+from qo.errors import ConfigError, Forbidden, LeaseLost, Refused, Unavailable
 from support.dispatcher.invocations import invocation_of
 from support.dispatcher.pipeline_tasks import woken
 from support.dispatcher.pipelines import dag, deployed, job, live, source
@@ -196,6 +196,23 @@ def test_credentials_are_never_said_to_outlive_the_token(
     attempt = Attempt(books, ring, settings_of(sts_server.endpoint, "s3://data/root"))
     soon = attempt.capability.issued_at + timedelta(seconds=90)
     assert attempt.mint(replace(attempt.capability, expires_at=soon)).expiration == soon
+
+
+@pytest.mark.s3
+def test_the_doctor_tells_a_server_that_enforces_policies_from_one_that_ignores_them(
+    sts_server: S3Server, moto_server: S3Server
+) -> None:
+    verdicts = {}
+    for server, role in ((sts_server, ROLE), (moto_server, "arn:aws:iam::123456789012:role/tasks")):
+        bucket = server.make_bucket(versioned=False)
+        settings = settings_of(server.endpoint, f"s3://{bucket}/root", role_arn=role)
+        verdicts[server.endpoint] = enforcement.examine(settings)[0]
+        assert "Contents" not in server.admin.list_objects_v2(Bucket=bucket)
+    assert list(verdicts.values()) == [enforcement.Verdict.ENFORCED, enforcement.Verdict.IGNORED]
+    none = enforcement.examine(settings_of(sts_server.endpoint, "s3://data/root", role_arn=None))
+    assert none[0] is enforcement.Verdict.NOT_MINTED
+    nobodys = settings_of(sts_server.endpoint, "s3://data/root", role_arn="arn:aws:iam::role/nobodys")
+    assert enforcement.examine(nobodys)[0] is enforcement.Verdict.FAILED
 
 
 @pytest.mark.s3

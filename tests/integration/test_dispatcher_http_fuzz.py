@@ -31,7 +31,7 @@ from support.dispatcher.states import clock, fresh_url, state  # noqa: F401
 from support.dispatcher.surfaces import Reply, Surface, surface
 
 MORE = 40 if os.environ.get("PROVE") else 1
-WHO = {need: str(need) for need in Need} | {Need.NOTHING: None, Need.SIGNATURE: None}
+WHO = {need: str(need) for need in Need} | {Need.NOTHING: None, Need.SIGNATURE: None, Need.SCHEDULER: "worker"}
 PROMISES = (
     "not_a_server_error",
     "status_code_conformance",

@@ -47,6 +47,8 @@ NOBODY = (
     "signed with a word",
     "forged",
 )
+UNBOUND = ("worker", "worker's own")
+WORKERS = (*UNBOUND, "bound worker")
 FENCED = ("heartbeat", "emit_events", "complete", "credentials")
 
 
@@ -77,8 +79,10 @@ def expected(need: Need, kind: str) -> set[int]:
     if need is Need.TASK:
         return {401}
     if need is Need.WORKER:
-        return set() if kind in ("worker", "worker's own") else {403}
-    if kind in ("worker", "worker's own"):
+        return set() if kind in WORKERS else {403}
+    if need is Need.SCHEDULER:
+        return set() if kind in UNBOUND else {403}
+    if kind in WORKERS:
         return {403}
     if need is Need.SCALER:
         return set() if kind in ("scaler", "writer", "admin") else {403}
@@ -124,6 +128,7 @@ async def every_kind(dispatcher: Served, clock: Clock) -> dict[str, str | None]:
         revoke_token(tx, gone.id)
         own = create_token(tx, CreateToken(name="machine", role=Role.WORKER)).token
         scaler = create_token(tx, CreateToken(name="scaler", role=Role.SCALER)).token
+        bound = create_token(tx, CreateToken(name="bound", role=Role.WORKER, runtimes=["spark"])).token
         fence: dict[str, Any] = {"task_id": "nobody", "attempt": 1, "lease_id": "l", "token_id": "t"}
         passed = capability.issue(context.keyring, timeout_s=60, now=tx.now - timedelta(hours=2), **fence)
     clock.advance(120)
@@ -138,6 +143,7 @@ async def every_kind(dispatcher: Served, clock: Clock) -> dict[str, str | None]:
         "worker": dispatcher.tokens["worker"],
         "worker's own": own,
         "scaler": scaler,
+        "bound worker": bound,
         "expired": short,
         "revoked": gone.token,
         "capability": fresh,
@@ -201,7 +207,7 @@ def test_while_the_workers_token_changes_both_are_good(state: State, tmp_path: P
                     name: both.ask(method, path, name, internal=internal, content=b"{").status for name in tokens
                 }
                 assert heard["old"] == heard["new"], operation
-                if rights[operation] is Need.WORKER:
+                if rights[operation] in (Need.WORKER, Need.SCHEDULER):
                     assert heard["new"] not in (401, 403), operation
                     assert heard["another"] == 401, operation
         both.close()

@@ -97,3 +97,18 @@ async def test_a_role_that_cannot_be_assumed_opens_nothing(
         assert (done["status"], done["outcome"]) == ("pending", "retried"), done
         assert "STS refuses" in done["error"]
         assert here.written("clean") == []
+
+
+async def test_a_worker_needs_no_rights_to_the_data_of_its_own(
+    state: State, tmp_path: Path, sts_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with isolated_site(state, tmp_path, sts_server, SHOP) as here:
+        assert (await here.run("secret", "p1"))[
+            "status"
+        ] == "completed"  # The dispatcher has its client of STS now.
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing-at-all")
+        assert (await here.run("clean", "p1"))["status"] == "completed"
+        done = await here.run("daily", "p1")
+        assert (done["status"], done["data_access"]) == ("completed", DataAccess.ATTEMPT), done
+        assert object_body(sts_server, here.written("daily")[0]) == b"clean p1"

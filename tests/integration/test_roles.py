@@ -48,6 +48,7 @@ LAKE = f"s3://{BUCKET}/{PREFIX}lake"
 PURGER = "purger"  # A monitor that also removes tasks.
 ROUTER = "router"  # A producer that puts tasks into the inboxes of workers.
 PYTHON = "python-worker"  # A worker of the runtime python, beside the roles.
+SCOPED = "scoped-worker"  # The same, where attempts have credentials of their own.
 
 
 def policies() -> dict[str, dict[str, Any]]:
@@ -55,6 +56,7 @@ def policies() -> dict[str, dict[str, Any]]:
     made = {str(role): role_policy(role, place, data=data) for role in Role}
     made[PURGER] = role_policy(Role.MONITOR, place, purge=True)
     made[ROUTER] = role_policy(Role.PRODUCER, place, direct=True)
+    made[SCOPED] = role_policy(Role.WORKER, place, runtime="python", data=data, scoped=True)
     return made | {PYTHON: role_policy(Role.WORKER, place, runtime="python", data=data)}
 
 
@@ -307,7 +309,7 @@ MAY: dict[str, dict[str, str]] = {
     "schedules/s.json": {"viewer": "r", "operator": "r"},
     "monitor/sweep.json": {"worker": "rw", "monitor": "rw", PURGER: "rw"},
     "monitor/purge.json": {PURGER: "rw"},
-    "shard-leases/a.json": {"worker": "rw", "viewer": "r", "operator": "r"},
+    "shard-leases/plan.json": {"worker": "rw", "monitor": "rw", "viewer": "r", "operator": "r", PURGER: "rw"},
     "control/desired.json": {"worker": "r", "monitor": "r", "viewer": "r", "operator": "rw", PURGER: "r"},
     "control/board.json": {
         "producer": "rw", "worker": "rw", "monitor": "rw", "viewer": "r", "operator": "rw", PURGER: "rw",
@@ -319,13 +321,16 @@ MAY: dict[str, dict[str, str]] = {
     "queues/python/ready/a/1/t": {"dispatcher": "w", "viewer": "r", "operator": "rwd", PYTHON: "rwd"},
     "queues/python/leases/a/1/t": {"viewer": "r", "operator": "rwd", PYTHON: "rwd"},
     "queues/spark/tasks/a/t.json": {"dispatcher": "rw", "viewer": "r", "operator": "rw"},
-    "lake/dataset/part-0": {PYTHON: "rw"},
-    "lake/_manifests/sales/latest.json": {"dispatcher": "rw", PYTHON: "rw"},
-    "lake/bundles/b.zip": {"dispatcher": "rw", PYTHON: "rw"},
+    "lake/dataset/part-0": {PYTHON: "rw", "task": "rw"},
+    "lake/_manifests/sales/latest.json": {"dispatcher": "rw", PYTHON: "rw", "task": "rw"},
+    "lake/bundles/b.zip": {"dispatcher": "rw", PYTHON: "rw", "task": "rw", SCOPED: "r"},
+    "lake/_logs/2026-01-01/t/1/1.jsonl": {"dispatcher": "r", PYTHON: "rw", "task": "rw", SCOPED: "w"},
     "ui/index.html": {},
     "secrets/key.pem": {},
 }  # fmt: skip
-
+for _key, _may in MAY.items():  # In its queue it has the rights of any worker.
+    if PYTHON in _may and not _key.startswith("lake/"):
+        _may[SCOPED] = _may[PYTHON]
 
 OUTSIDE = ("other/tasks/a/t.json", "tasks/a/t.json", "teamtasks/a/t.json", "team")
 OFTEN = {"producer"}  # Each takes a second; the others in make prove.
@@ -357,7 +362,7 @@ def test_whatever_is_not_a_roles_work_is_refused(roles: Roles, versions: Mapping
         assert may(lambda there=there: held.get_object(**there)) == ("r" in granted), key
         assert may(lambda there=there: held.put_object(**there, Body=b"2")) == ("w" in granted), key
         is_hint = "leases/a/" in key or "ready/a/" in key or "inbox/" in key
-        by_version = name in ("worker", "monitor", PURGER, PYTHON) and is_hint and "d" in granted
+        by_version = name in ("worker", "monitor", PURGER, PYTHON, SCOPED) and is_hint and "d" in granted
         by_version = by_version or (name == PURGER and key.startswith(("tasks/", "data/")))
         version = versions[PREFIX + key]
         assert may(lambda there=there, v=version: held.delete_object(**there, VersionId=v)) == by_version, key

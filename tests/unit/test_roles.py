@@ -131,9 +131,15 @@ def test_policies_fit_and_name_each_statement_once() -> None:
 
 def test_the_guide_gives_the_reason_of_every_grant() -> None:
     page = GUIDE.read_text()
-    named = {each["Sid"] for policy in (*every(), *purging()) for each in policy["Statement"]} - {"JoinQueueNames"}
+    scoped = role_policy(Role.WORKER, Bucket("b"), runtime="python", data=normalise("s3://lake/d"), scoped=True)
+    policies = (*every(), *purging(), scoped)
+    named = {each["Sid"] for policy in policies for each in policy["Statement"]} - {
+        "JoinQueueNames",
+        "ReadCodeNames",
+    }
     named -= {"KeepManifestsNames", "HoldDatasetsNames", "ReadLogsNames", "RememberPurgeNames"}
-    explained = set(re.findall(r"^\| `(\w+)` \|", page.partition("### Why each is there")[2], re.MULTILINE))
+    reasons = page.partition("### Why each is there")[2].partition("\n## ")[0]
+    explained = set(re.findall(r"^\| `(\w+)` \|", reasons, re.MULTILINE))
     assert explained == named
     assert set(GRANTS) == set(Role)
 

@@ -34,6 +34,7 @@ OTHER: dict[str, tuple[str, str, Any]] = {
     "queue.dispatch": ("direct", '"direct"', "direct"),
     "queue.routing": ("hash", '"hash"', "hash"),
     "worker.packages": ("refuse", '"refuse"', "refuse"),
+    "worker.credentials": ("required", '"required"', "required"),
     "s3.endpoint": ("http://127.0.0.1:9000/", '"http://127.0.0.1:9000"', "http://127.0.0.1:9000"),
     "s3.region": ("eu-central-1", '"eu-central-1"', "eu-central-1"),
     "worker.poll_max_ms": ("3000", "3000", 3000),

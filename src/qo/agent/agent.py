@@ -16,14 +16,15 @@ from typing import Any, TypeVar, cast
 from qo.agent.code.bundle_cache import Codes, CodeUnavailable
 from qo.agent.code.loaded import Code, OwnCode
 from qo.agent.code.version_processes import ProcessDied, VersionProcess, VersionProcesses
+from qo.agent.completions import REFUSED_S, attempt_fence, build_completion
 from qo.agent.data_access import AttemptData, DataAccesses
 from qo.agent.dataset_files import Storage
 from qo.agent.heartbeats import HeartbeatThread, HeldTask
 from qo.agent.lineage import Lineage, NoLineage
 from qo.agent.logs.capture import enter_log
 from qo.agent.logs.log_thread import LogThread
-from qo.agent.operator_run import QualityFailed, Run, run_label
-from qo.agent.operators import Executor, ExecutorUnavailable
+from qo.agent.operator_run import Run, run_label
+from qo.agent.operators import Executor
 from qo.agent.segments import HeldSegments
 from qo.agent.walk import AttemptContext, Walk
 from qo.api.contract.credential import CredentialsAnswer, CredentialsRequest
@@ -49,17 +50,15 @@ from qo.core.task import Status
 from qo.errors import Contended, Forbidden, NotFound, QoError, Refused, Unauthenticated, Unavailable, UsageError
 from qo.telemetry.trace import make_tracer
 from qo.worker.api.context import Context
-from qo.worker.api.signals import Reject, Reschedule, Retry
-from qo.worker.loop.cancel import CancelToken, Stopped, Why
-from qo.worker.loop.outcome import ERROR_CHARS_MAX, Acked, reason_of, text_of, traceback_of
-from qo.worker.observe.secrets import redact_secrets
+from qo.worker.api.signals import Reject, Reschedule
+from qo.worker.loop.cancel import CancelToken, Why
+from qo.worker.loop.outcome import Acked, text_of
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 WAKE = "wake"  # The task type of wake-ups.
-REFUSED_S = 30.0
 ASK_AGAIN_S = 2.0  # While the dispatcher does not answer.
 AWAY = (Unavailable, Contended)
 NOT_OURS = (Refused, NotFound, Forbidden, Unauthenticated)
@@ -119,7 +118,9 @@ class Agent:
             except BaseException as error:
                 # Nothing has run yet: the worker ends, or no process can be started on this machine.
                 why = None if isinstance(error, asyncio.CancelledError) else text_of(error)
-                await self._settle(held, CompleteRequest(**_fence(held), outcome=Outcome.RELEASED, error=why))
+                await self._settle(
+                    held, CompleteRequest(**attempt_fence(held), outcome=Outcome.RELEASED, error=why)
+                )
                 raise
             if process is not None:
                 return await self._delegate(process, held, context)
@@ -147,7 +148,9 @@ class Agent:
             return await process.run(held.claimed, context)
         except ProcessDied as died:
             why = f"the process of its version died: {died}"
-            return await self._settle(held, CompleteRequest(**_fence(held), outcome=Outcome.RETRYABLE, error=why))
+            return await self._settle(
+                held, CompleteRequest(**attempt_fence(held), outcome=Outcome.RETRYABLE, error=why)
+            )
 
     async def _claim(self, task_id: str, worker_id: str) -> Claimed | NotClaimed:
         try:
@@ -186,12 +189,12 @@ class Agent:
             work.cancel()
             await asyncio.wait({work})
             await self._finish_log(held)
-            await self._settle(held, _completion(held, work))
+            await self._settle(held, build_completion(held, work))
             raise
         else:
             context.free_slot()  # The next task need not wait until this one is reported.
             await self._finish_log(held)
-            return await self._settle(held, _completion(held, work))
+            return await self._settle(held, build_completion(held, work))
         finally:
             if alarm is not None:
                 alarm.cancel()
@@ -230,10 +233,10 @@ class Agent:
             return AttemptData(DataAccess.FILES, self._storage)
 
         async def mint() -> CredentialsAnswer:
-            return await self._api.credentials(held.token, CredentialsRequest(**_fence(held)))
+            return await self._api.credentials(held.token, CredentialsRequest(**attempt_fence(held)))
 
         def proof() -> dict[str, Any]:
-            return {"capability": held.token, "fence": _fence(held)}
+            return {"capability": held.token, "fence": attempt_fence(held)}
 
         data = self._data.open(held.claimed, mint, held.now, proof)
         held.data_access = data.access
@@ -256,7 +259,7 @@ class Agent:
             return asyncio.run_coroutine_threadsafe(call, loop).result()
 
         async def emit(events: list[EventBody]) -> bool:
-            request = EventsRequest(**_fence(held), events=events)
+            request = EventsRequest(**attempt_fence(held), events=events)
             held.paused = (await self._api.events(held.token, request)).paused
             return not held.paused
 
@@ -270,10 +273,12 @@ class Agent:
             return wait(self._api.standing(held.token, output, after, revision))
 
         def previous_output(output: int) -> KeptAnswer:
-            kept = wait(self._api.fetch_kept_output(held.token, KeptRequest(**_fence(held), output=output)))
+            answer = wait(
+                self._api.fetch_kept_output(held.token, KeptRequest(**attempt_fence(held), output=output))
+            )
             if data.credentials is not None:
                 data.credentials.discard()  # What it keeps may lie elsewhere than what it reads.
-            return kept
+            return answer
 
         held.run = Run(
             held.claimed.work,
@@ -313,7 +318,7 @@ class Agent:
                     completion = completion.model_copy(update={"checks": [], "rejected": []})
                     continue
                 # Its outputs are not acceptable, and would not be the next time.
-                refused = CompleteRequest(**_fence(held), outcome=Outcome.FATAL, error=text_of(error))
+                refused = CompleteRequest(**attempt_fence(held), outcome=Outcome.FATAL, error=text_of(error))
                 completion = refused.model_copy(update={"data_access": held.data_access})
             except QoError as error:
                 log.warning("task %s: the dispatcher has not accepted its result yet: %s", held.task_id, error)
@@ -352,75 +357,3 @@ def _parse_wake_up(input: Any) -> tuple[str, str | None]:
     if not isinstance(task_id, str) or not 0 < len(task_id) <= 36:
         raise Reject('a wake-up is {"task_id": "...", "queue": "..."}')
     return task_id, queue if isinstance(queue, str) and 0 < len(queue) <= 200 else None
-
-
-def _fence(held: HeldTask) -> dict[str, Any]:
-    claimed = held.claimed
-    return {"task_id": claimed.work.task_id, "attempt": claimed.attempt, "lease_id": claimed.lease_id}
-
-
-def _completion(held: HeldTask, work: asyncio.Task[Run]) -> CompleteRequest | None:
-    """Return the completion of an attempt; None if its lease is lost."""
-    fence = _fence(held)
-    why = held.cancel.why
-    if why is Why.LOST:
-        if not work.cancelled():
-            work.exception()  # Retrieved, so that asyncio does not log it.
-        return None
-    error = None if work.cancelled() else work.exception()
-    if not work.cancelled() and error is None:
-        return _success(fence, held, work.result())
-    if why is Why.CANCELLED:
-        return CompleteRequest(**fence, outcome=Outcome.CANCELLED, error=str(why))
-    if why is Why.TIMEOUT and not isinstance(error, ExecutorUnavailable):
-        message = (
-            f"timed out after {held.claimed.work.timeout_seconds:g} s: the job's timeout_seconds allow no more"
-        )
-        return CompleteRequest(**fence, outcome=Outcome.RETRYABLE, error=message)
-    if why is Why.SHUTDOWN or error is None or isinstance(error, Stopped):
-        return CompleteRequest(**fence, outcome=Outcome.RELEASED)
-    return _failure(fence, error, held.run)
-
-
-def _success(fence: dict[str, Any], held: HeldTask, run: Run) -> CompleteRequest:
-    try:
-        request = CompleteRequest(
-            **fence,
-            outcome=Outcome.SUCCESS,
-            outputs=run.committed(),
-            result=run.result,
-            progress=held.progress,
-            checks=run.checks,
-            code=run.code.fingerprint,
-            packages=list(run.code.packages),
-        )
-        request.model_dump_json()
-    except (ValueError, TypeError) as error:
-        # Report why the result cannot be sent, instead of sending nothing.
-        why = redact_secrets(str(error))
-        message = f"what {run.work.operator} returned or wrote cannot be sent to the dispatcher: {why}"
-        return CompleteRequest(**fence, outcome=Outcome.FATAL, error=message[:ERROR_CHARS_MAX])
-    return request
-
-
-def _failure(fence: dict[str, Any], error: BaseException, run: Run | None) -> CompleteRequest:
-    if isinstance(error, Reschedule):
-        why = reason_of(error)
-        return CompleteRequest(**fence, outcome=Outcome.RELEASED, error=why, retry_after_s=error.delay_s)
-    if isinstance(error, CodeUnavailable):
-        # Nothing has run: release the task, without using up an attempt, for a worker that can get its code.
-        why = text_of(error)[:ERROR_CHARS_MAX]
-        return CompleteRequest(**fence, outcome=Outcome.RELEASED, retry_after_s=REFUSED_S, error=why)
-    fatal = isinstance(error, Reject | NotFound | UsageError | QualityFailed)
-    delay_s = error.delay_s if isinstance(error, Retry) else None
-    return CompleteRequest(
-        **fence,
-        outcome=Outcome.FATAL if fatal else Outcome.RETRYABLE,
-        error=text_of(error),
-        traceback=None if isinstance(error, QualityFailed) else traceback_of(error),
-        retry_after_s=delay_s,
-        checks=run.checks if run is not None else [],
-        rejected=run.rejected if run is not None else [],
-        code=run.code.fingerprint if run is not None else None,
-        packages=list(run.code.packages) if run is not None else [],
-    )

@@ -35,6 +35,7 @@ from qo.api.contract.task import (
 )
 from qo.config.location import local_path
 from qo.errors import Forbidden, NotFound, QoError, UsageError
+from qo.store.private import make_data_directory
 from qo.store.secret_files import read_secret
 from qo.worker.loop.cancel import CancelToken
 from qo.worker.observe.secrets import register_secret
@@ -42,7 +43,6 @@ from qo.worker.observe.secrets import register_secret
 if TYPE_CHECKING:
     from qo.agent.attempt_credentials import AttemptCredentials
     from qo.agent.segments import Segments
-
 
 READERS_LOOK_S = 0.1  # How often a source that waits for its readers looks whether it may go on.
 
@@ -73,10 +73,7 @@ class RunInput:
     def pieces(self) -> Iterator[Piece]:
         """Committed pieces, in the order of their commits, fetched page by page."""
         yield from self.details.pieces
-        more, after = (
-            self.details.more,
-            self.details.after,
-        )  # If ``after`` is None, no piece came with the claim.
+        more, after = self.details.more, self.details.after  # None: no piece came with the claim.
         while more:
             page = self._more(self.details, after)
             yield from page.pieces
@@ -132,7 +129,7 @@ class RunOutput:
     def path(self, name: str = "") -> Path:
         """Return the path to write to, if the data root is on this machine. Then ``add`` the file."""
         path = local_path(self.uri(name) if name else self.prefix)
-        (path.parent if name else path).mkdir(parents=True, exist_ok=True)
+        make_data_directory(path.parent if name else path)
         return path
 
     def uri(self, name: str) -> str:
@@ -230,7 +227,7 @@ class Run:
         code: Code | None = None,
         credentials: AttemptCredentials | None = None,
     ) -> None:
-        self.credentials = credentials  # Of its own, for the bucket; None: it uses those of the worker.
+        self.credentials = credentials  # Of its own; None: it uses those of the worker.
         self._secrets_dir = secrets_dir
         self.code: Code = code or OwnCode()  # The code that it runs.
         self._previous_output = previous_output

@@ -181,7 +181,7 @@ async def check_token(url: str, credentials: PresentedToken) -> None:
     """
     try:
         async with DispatcherClient(url, credentials.token, patience_s=CHECK_TOKEN_S) as client:
-            await client.sources(limit=1)
+            await client.check_token()
     except (Unauthenticated, Forbidden) as error:
         raise credentials.explain_refusal(error) from error
     except Unavailable as error:

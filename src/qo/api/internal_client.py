@@ -91,6 +91,10 @@ class DispatcherClient(ClientBase):
         lease_id = self._ambient.task_id()
         return await self._exchange.next(NextRequest(queue=queue, worker_id=worker_id, lease_id=lease_id))
 
+    async def check_token(self) -> None:
+        """Raise Unauthenticated or Forbidden if the token could claim nothing."""
+        await self._client.send("POST", "/internal/task-exchange", token=self._worker_token, body={})
+
     async def fetch(self, task_id: str) -> TaskState:
         params = {"task_id": task_id}
         response = await self._client.send("GET", "/internal/task-fetch", token=self._worker_token, params=params)

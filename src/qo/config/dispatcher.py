@@ -165,7 +165,7 @@ class DispatcherSettings:
         None,
         "QO_STS_ENDPOINT",
         kind=kinds.ENDPOINT,
-        help="The URL of an STS-compatible server; unset: AWS.",
+        help="The URL of an STS-compatible server; unset: s3.endpoint, or AWS.",
     )
     lambda_function: str | None = setting(
         None,

@@ -50,6 +50,7 @@ class Role(StrEnum):
     WORKER = "worker"
     MONITOR = "monitor"
     DISPATCHER = "dispatcher"
+    TASK = "task"  # Assumed by the dispatcher, for credentials of attempts.
     VIEWER = "viewer"
     OPERATOR = "operator"
 
@@ -120,6 +121,7 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
         Grant("WakeWorkers", (WRITE,), _in_queues(f"{keys.TASKS}*", f"{keys.READY}*", keys.BOARD)),
         Grant("TellMissing", (LIST,), _in_queues(keys.QUEUE, f"{keys.TASKS}*", keys.BOARD)),
     ),
+    Role.TASK: (),  # The data alone.
     Role.VIEWER: (
         Grant("ListQueue", (LIST, LIST_VERSIONS), _VIEWABLE),
         Grant("ReadQueue", (READ, READ_VERSION), _VIEWABLE),
@@ -204,18 +206,19 @@ def role_policy(
     push: bool = False,
     direct: bool = False,
     purge: bool = False,
+    scoped: bool = False,
     roles: Sequence[str] = (),
     functions: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the whole policy of a role.
 
     ``push``, ``direct``: it also wakes workers, or puts tasks into their inboxes. ``purge``: it also removes tasks, as
-    retention says. ``runtime``: for a queue of runtimes of that
-    kind; ``queue``: its name, if it is another. ``data``: where
-    datasets are. ``roles``, ``functions``: ARNs that a dispatcher assumes and calls. Raises UsageError for options that
+    retention says. ``scoped``: attempts have credentials of their own, so the worker reaches no datasets.
+    ``runtime``: for a queue of runtimes of that kind; ``queue``: its name, if it is another. ``data``: where datasets
+    are. ``roles``, ``functions``: ARNs that a dispatcher assumes and calls. Raises UsageError for options that
     the role does not have.
     """
-    _check_options(role, runtime, create_only=create_only, push=push, direct=direct, purge=purge)
+    _check_options(role, runtime, create_only=create_only, push=push, direct=direct, purge=purge, scoped=scoped)
     at = place if runtime is None else place.below(queue or runtime)
     grants = statements(at, GRANTS[role], create_only=create_only)
     grants += statements(at, _further_grants(role, push=push, direct=direct, purge=purge))
@@ -223,7 +226,7 @@ def role_policy(
         grants += statements(at, [_JOIN])
         grants += statements(place, [Grant("ReadProof", (READ,), (keys.QUEUE,))])
     if data is not None:
-        grants += statements(Bucket(data.bucket, data.key, place.partition), _of_data(role, runtime))
+        grants += statements(Bucket(data.bucket, data.key, place.partition), _of_data(role, runtime, scoped))
     if role is Role.DISPATCHER:
         grants += [allow(["sts:AssumeRole"], list(roles), sid="MintCredentials")] if roles else []
         grants += [allow(["lambda:InvokeFunction"], list(functions), sid="RunBundles")] if functions else []
@@ -231,8 +234,12 @@ def role_policy(
 
 
 def _check_options(
-    role: Role, runtime: str | None, *, create_only: bool, push: bool, direct: bool, purge: bool
+    role: Role, runtime: str | None, *, create_only: bool, push: bool, direct: bool, purge: bool, scoped: bool
 ) -> None:
+    if role is Role.TASK and runtime is not None:
+        raise UsageError("one role serves the attempts of all runtimes: leave out --runtime")
+    if scoped and (role is not Role.WORKER or runtime is None):
+        raise UsageError("--scoped is for workers of pipelines: qo policy worker --runtime NAME --scoped")
     if role is Role.DISPATCHER and runtime is not None:
         raise UsageError("a dispatcher serves the queues of all runtimes: leave out --runtime")
     if create_only and role is not Role.PRODUCER:
@@ -256,13 +263,21 @@ def _further_grants(role: Role, *, push: bool, direct: bool, purge: bool) -> lis
     return [*grants, *(_PURGE if purge else ())]
 
 
-def _of_data(role: Role, runtime: str | None) -> list[Grant]:
+def _of_data(role: Role, runtime: str | None, scoped: bool) -> list[Grant]:
+    if role is Role.TASK:
+        # As much as any attempt may have; each gets a part of it, and none removes anything.
+        return [Grant("HoldDatasets", (READ, WRITE, "s3:AbortMultipartUpload", LIST), ("*",))]
     if role is Role.DISPATCHER:
         # The code of versions is among the bundles; workers read all data.
         patterns = ("_manifests/*", "bundles/*")
         return [
             Grant("KeepManifests", (READ, WRITE, LIST), patterns),
             Grant("ReadLogs", (READ, LIST), (f"{run_log.DIRECTORY}/*",)),
+        ]
+    if role is Role.WORKER and runtime is not None and scoped:
+        return [
+            Grant("ReadCode", (READ, LIST), ("bundles/*",)),
+            Grant("WriteLogs", (WRITE,), (f"{run_log.DIRECTORY}/*", "_lineage/*")),
         ]
     if role is Role.WORKER and runtime is not None:
         # Spark's writers clear what a broken attempt has left; nothing else removes data.

@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from qo.errors import NotFound, UsageError
 from qo.store.directory import PAGE, Accepts, Change, File
+from qo.store.private import make_data_directory, write_data_file
 
 LOCK = ".lock"  # Beside files that are updated. Never listed.
 
@@ -39,10 +40,10 @@ def write_file(path: Path, body: bytes) -> None:
     draft = path.with_name(f".{secrets.token_hex(8)}.draft")
     try:
         try:
-            draft.write_bytes(body)
+            write_data_file(draft, body)
         except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_bytes(body)
+            make_data_directory(path.parent)
+            write_data_file(draft, body)
         draft.replace(path)
     except BaseException:
         with suppress(OSError):
@@ -51,7 +52,7 @@ def write_file(path: Path, body: bytes) -> None:
 
 
 class LocalDirectory:
-    """What is written follows the umask: to keep data private, close the directory itself (``qo.store.private``)."""
+    """What is written is as open as the directory above it, whatever the umask (``qo.store.private``)."""
 
     shows_partial_files = True  # Others may write in place.
 
@@ -124,7 +125,7 @@ class LocalDirectory:
         return File(path.relative_to(self.root).as_posix(), etag, status.st_size, is_link)
 
     def _update(self, path: Path, change: Change) -> bool:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_data_directory(path.parent)
         with path.with_name(LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # Released when the file is closed.
             body = change(path.read_bytes() if path.exists() else None)

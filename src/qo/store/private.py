@@ -21,6 +21,7 @@ DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 _READABLE = stat.S_IRGRP | stat.S_IROTH
+_ACCESS, _EXECUTABLE = 0o775, 0o111  # Nothing is ever open to the writes of everybody.
 
 
 def make_directory(path: Path) -> None:
@@ -32,6 +33,33 @@ def make_directory(path: Path) -> None:
         path.mkdir(mode=DIRECTORY_MODE)
         return
     path.mkdir(exist_ok=True)  # Another process has created it meanwhile; or it is no directory, and this raises.
+
+
+def make_data_directory(path: Path) -> None:
+    """Create the directory of a dataset and its missing parents, each as open as the one above it. Raises OSError.
+
+    Whatever the umask is: data is private because its root is, and shared by opening the root.
+    """
+    if path.is_dir():
+        return
+    make_data_directory(path.parent)
+    mode = path.parent.stat().st_mode & _ACCESS
+    with contextlib.suppress(FileExistsError):  # Another process has created it meanwhile.
+        path.mkdir(mode=DIRECTORY_MODE)
+        if mode != DIRECTORY_MODE:
+            path.chmod(mode | path.stat().st_mode & stat.S_ISGID)  # Which a shared root hands down.
+        return
+    path.mkdir(exist_ok=True)  # It is no directory, and this raises.
+
+
+def write_data_file(path: Path, body: bytes) -> None:
+    """Write a new file, as open as its directory: whoever may enter that may read it. Raises OSError."""
+    mode = path.parent.stat().st_mode & _ACCESS & ~_EXECUTABLE
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    with os.fdopen(descriptor, "wb") as file:
+        if mode != FILE_MODE:
+            os.fchmod(descriptor, mode)
+        file.write(body)
 
 
 def create_file(path: Path) -> bool:
@@ -78,8 +106,8 @@ def open_log(path: Path) -> BinaryIO:
 def prepare_data_root(root: str) -> None:
     """Create a data root on this machine as a private directory, if it does not exist.
 
-    Files below it follow the umask, so that data is shared by opening this one directory. One that is open to everybody
-    may be so on purpose: that is only logged. Raises OSError.
+    What qo writes below it is as open as the root, so that data is shared by opening this one directory. One that is
+    open to everybody may be so on purpose: that is only logged. Raises OSError.
     """
     if not root.startswith("file:"):
         return

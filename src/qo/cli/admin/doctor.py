@@ -58,6 +58,7 @@ def doctor(
     fixed, report, problem = asyncio.run(_examine(settings, fix, print_result))
     unfinished = asyncio.run(_unfinished_uploads(settings))
     spark = _describe_spark(settings, fix)
+    credentials = _describe_credentials(settings)
     if session.json:
         session.output.document(
             {
@@ -68,6 +69,7 @@ def doctor(
                 "checks": [asdict(result) for result in report.results],
                 "keeps_unfinished_uploads": unfinished,
                 "spark": spark,
+                "credentials": credentials,
             }
         )
     else:
@@ -78,6 +80,8 @@ def doctor(
                 "sets a lifecycle rule that removes them after a week"
             )
         session.output.line("\n" + "\n".join(f"{name}: {value}" for name, value in spark.items()))
+        if credentials is not None:
+            session.output.line(f"credentials of attempts: {credentials}")
         if problem is None:
             session.output.line(f"\n{settings.store} is proven; the proof is in its queue.json")
     if problem is not None:
@@ -151,6 +155,15 @@ def _describe_spark(settings: Settings, fix: bool) -> dict[str, str]:
     if archive is not None and settings.spark.class_archive:
         versions["class archive"] = _describe_archive(archive, installation, settings, fix)
     return versions
+
+
+def _describe_credentials(settings: Settings) -> str | None:
+    """Return whether attempts read and write data with credentials of their own; None if it is in no bucket."""
+    if not settings.dispatcher.data_root.startswith("s3://"):
+        return None
+    from qo.dispatcher.auth.enforcement import examine
+
+    return examine(settings)[1]
 
 
 def _describe_archive(archive: Archive, installation: Java, settings: Settings, fix: bool) -> str:

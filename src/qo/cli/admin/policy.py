@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
 app = new_app()
 _METAVAR = "|".join(Role)
+Scoped = Annotated[
+    bool,
+    typer.Option(
+        "--scoped",
+        help="For a worker with --runtime: no rights to datasets, since attempts have credentials of their own.",
+    ),
+]
 
 
 @command(app, "policy")
@@ -45,6 +52,7 @@ def policy(
             "--purge", help="For a monitor or a worker: may also remove tasks that were kept long enough."
         ),
     ] = False,
+    scoped: Scoped = False,
 ) -> None:
     """Print the IAM policy that a role needs.
 
@@ -67,21 +75,24 @@ def policy(
         Bucket(location.bucket, location.prefix, partition_of(region)),
         runtime=None if served is None else served[0].works_like,
         queue=None if served is None else served[1],
-        data=_data(settings),
+        data=_data(settings, role),
         create_only=create_only,
         push=push,
         direct=direct,
         purge=purge,
+        scoped=scoped,
         roles=[dispatcher.role_arn] if dispatcher.role_arn else [],
         functions=_functions(dispatcher.lambda_function, region),
     )
     session.output.line(json.dumps(document, indent=2))
 
 
-def _data(settings: Settings) -> Prefix | None:
+def _data(settings: Settings, role: Role) -> Prefix | None:
     from qo.core.pipeline.policy import normalise
 
     root = settings.dispatcher.data
+    if role is Role.TASK and not root.startswith("s3://"):
+        raise UsageError("credentials of attempts are for data in a bucket: set QO_DATA to s3://BUCKET/PREFIX")
     return normalise(root) if root.startswith("s3://") else None
 
 

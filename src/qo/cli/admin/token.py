@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +13,7 @@ from qo.cli.pipelines.dispatcher_client import ask, check_limit, pages, route
 from qo.cli.pipelines.formatting import format_timestamp
 from qo.core.durations import parse_duration_s
 from qo.core.words import plural
+from qo.errors import UsageError
 
 app = new_app()
 token = new_group(app, "token", "Create, list and revoke tokens for the dispatcher.")
@@ -42,14 +44,28 @@ def create(
     expires_in: Annotated[
         str | None, typer.Option("--expires-in", metavar="DURATION", help="How long it is valid [until revoked].")
     ] = None,
+    runtime: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--runtime", metavar="NAME", help="For a worker: only tasks of this runtime; may be repeated."
+        ),
+    ] = None,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option("--queue", metavar="NAME", help="For a worker: only tasks of this queue; may be repeated."),
+    ] = None,
 ) -> None:
     """Create a token, and print it.
 
-    It is printed only this once: only its hash is stored. Set it as QO_TOKEN; one for workers as QO_WORKER_TOKEN.
+    It is printed only this once: only its hash is stored. Set it as QO_TOKEN; one for workers as QO_WORKER_TOKEN. A
+    worker's token that is bound to runtimes or queues claims nothing else, whoever holds it.
     """
     body: dict[str, object] = {"name": name, "role": str(role)}
     if expires_in is not None:
         body["ttl_s"] = parse_duration_s(expires_in, "--expires-in")
+    if (runtime or queue) and role is not Role.WORKER:
+        raise UsageError(f"a {role} is bound to no runtime: --runtime and --queue are for --role worker")
+    body |= {name: names for name, names in (("runtimes", runtime), ("queues", queue)) if names}
     created = ask(session, lambda client: client.post("/v1/tokens", body, repeatable=False))
     if session.json:
         session.output.document(created)
@@ -74,15 +90,23 @@ def list_(
             each["id"],
             each["name"],
             each["role"],
+            _format_binding(each),
             format_timestamp(each["created_at"]),
             format_timestamp(each["expires_at"]),
             format_timestamp(each["revoked_at"]),
         )
         for each in tokens
     ]
-    session.output.table(("id", "name", "role", "created", "expires", "revoked"), rows)
+    session.output.table(("id", "name", "role", "bound to", "created", "expires", "revoked"), rows)
     if more:
         session.output.note(f"stopped after {plural(limit, 'token')}; --limit shows more")
+
+
+def _format_binding(token: Mapping[str, Any]) -> str:
+    """Return the only runtimes and queues whose tasks a worker's token is for."""
+    runtimes, queues = token.get("runtimes"), token.get("queues")
+    parts = [f"{kind} {', '.join(names)}" for kind, names in (("runtime", runtimes), ("queue", queues)) if names]
+    return "; ".join(parts)
 
 
 @command(token, "revoke")

@@ -33,3 +33,16 @@ def format_extent(each: Any) -> str:
         suffix = f" [{each['start']}, {each['end']})" if each.get("start") is not None else ""
         return f"{each['partition_key']}{suffix}"
     return "" if each.get("cursor") is None else f"cursor {each['cursor']}"
+
+
+_DATA_ACCESS = {
+    "attempt": "with credentials of its own, for its prefixes alone",
+    "not_minted": "with the worker's credentials: the dispatcher mints none",
+    "off": "with the worker's credentials: QO_CREDENTIALS=off",
+    "s3a": "with the worker's credentials: Spark's s3a has one set of them for all attempts",
+}
+
+
+def format_data_access(access: str | None) -> str | None:
+    """Return with whose rights an attempt read and wrote a bucket; None if it had to do with none."""
+    return None if access is None else _DATA_ACCESS.get(access)

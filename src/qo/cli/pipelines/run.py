@@ -13,7 +13,13 @@ from qo.cli.invocation import Session, command, new_app, new_group
 from qo.cli.output import one_line
 from qo.cli.pipelines.dispatcher_client import ask, check_limit, pages, route
 from qo.cli.pipelines.emit import split
-from qo.cli.pipelines.formatting import format_bytes, format_count, format_extent, format_timestamp
+from qo.cli.pipelines.formatting import (
+    format_bytes,
+    format_count,
+    format_data_access,
+    format_extent,
+    format_timestamp,
+)
 from qo.core.task import Status
 from qo.core.words import plural
 from qo.errors import QoError, UsageError
@@ -102,6 +108,9 @@ def show(session: Session, task_id: TaskId) -> None:
     if attempts:
         session.output.line("")
         session.output.table(("attempt", "outcome", "when", "worker", "error"), attempts)
+    for each in answer["attempts"]:
+        if (how := format_data_access(each.get("data_access"))) is not None:
+            session.output.line(f"attempt {each['attempt']} read and wrote {how}")
     for each in answer["attempts"]:
         for difference in each["packages"] or ():
             session.output.note(

@@ -21,7 +21,7 @@ from qo.config.settings import Settings
 from qo.core.pipeline.policy import encode_policy
 from qo.core.pipeline.reach import FittedReach, fit_reach
 from qo.dispatcher import aws
-from qo.dispatcher.attempts import reach
+from qo.dispatcher.attempts import pinned_places
 from qo.dispatcher.auth.capability import Capability, bind, require_running
 from qo.dispatcher.state.database import State, Tx
 from qo.errors import ConfigError, Refused
@@ -40,6 +40,12 @@ class AssumeRoleRequest:
     duration_s: int
     until: datetime
     reach: FittedReach
+
+    @classmethod
+    def of(
+        cls, role_arn: str, session_name: str, duration_s: int, until: datetime, reach: FittedReach
+    ) -> AssumeRoleRequest:
+        return cls(role_arn, session_name, encode_policy(reach.policy), duration_s, until, reach)
 
 
 def mints(settings: Settings) -> bool:
@@ -65,8 +71,8 @@ def authorise(tx: Tx, fence: Fence, capability: Capability, settings: Settings) 
     role_arn = settings.dispatcher.role_arn
     if role_arn is None:
         raise Refused("this dispatcher mints no credentials: set QO_CREDENTIALS_ROLE_ARN to a role it may assume")
-    partition = _partition(role_arn)
-    places = reach.find_reach(tx, capability.task_id, settings.dispatcher.data_root)
+    partition = partition_of_role(role_arn)
+    places = pinned_places.find_reach(tx, capability.task_id, settings.dispatcher.data_root)
     if places.is_empty:
         raise Refused("the task has no data in a bucket, so there are no credentials to mint")
     left_s = (capability.expires_at - tx.now).total_seconds()
@@ -75,14 +81,9 @@ def authorise(tx: Tx, fence: Fence, capability: Capability, settings: Settings) 
             "the task's token is about to expire: send a heartbeat to get a new one, then repeat the request"
         )
     fitted = fit_reach(places, until=capability.expires_at, partition=partition)
-    return AssumeRoleRequest(
-        role_arn=role_arn,
-        session_name=f"qo-{capability.task_id[:36]}-{capability.attempt}",
-        policy=encode_policy(fitted.policy),
-        duration_s=int(min(max(left_s, DURATION_MIN_S), DURATION_MAX_S)),
-        until=capability.expires_at,
-        reach=fitted,
-    )
+    name = f"qo-{capability.task_id[:36]}-{capability.attempt}"
+    duration_s = int(min(max(left_s, DURATION_MIN_S), DURATION_MAX_S))
+    return AssumeRoleRequest.of(role_arn, name, duration_s, capability.expires_at, fitted)
 
 
 def assume(request: AssumeRoleRequest, settings: Settings) -> CredentialsAnswer:
@@ -110,7 +111,8 @@ def assume(request: AssumeRoleRequest, settings: Settings) -> CredentialsAnswer:
     )
 
 
-def _partition(role_arn: str) -> str:
+def partition_of_role(role_arn: str) -> str:
+    """Return the AWS partition of a role. Raises ConfigError for another text than the ARN of a role."""
     parts = role_arn.split(":")
     if len(parts) < 5 or parts[0] != "arn" or parts[2] != "iam":
         raise ConfigError(

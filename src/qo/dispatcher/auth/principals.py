@@ -38,12 +38,38 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Binding:
+    """What a worker's token is for. None: all of them."""
+
+    runtimes: frozenset[str] | None = None
+    queues: frozenset[str] | None = None
+
+    def admits(self, runtime: str, queue: str) -> bool:
+        """Whether the worker may have tasks of that runtime and that queue."""
+        of_runtime = self.runtimes is None or runtime in self.runtimes
+        return of_runtime and (self.queues is None or queue in self.queues)
+
+    @property
+    def is_bound(self) -> bool:
+        return self.runtimes is not None or self.queues is not None
+
+    def __str__(self) -> str:
+        parts = {"runtime": self.runtimes, "queue": self.queues}
+        texts = [f"{kind} {', '.join(sorted(names))}" for kind, names in parts.items() if names is not None]
+        return " and ".join(texts) or "everything"
+
+
+UNBOUND = Binding()
+
+
+@dataclass(frozen=True, slots=True)
 class Principal:
     """The sender of a request. Changes are attributed to its ``name``."""
 
     kind: Kind
     name: str
     role: Role | None = None  # Of people.
+    binding: Binding = UNBOUND  # Of workers.
 
     def require(self, least: Role) -> None:
         """Raise Forbidden unless this is a person of at least that role."""
@@ -54,6 +80,14 @@ class Principal:
         """Raise Forbidden unless this is a worker: not even an admin counts as one."""
         if self.kind is not Kind.WORKER:
             raise Forbidden(f"this needs a worker's token, and {self.name} has none")
+
+    def require_unbound_worker(self) -> None:
+        """Raise Forbidden unless this is a worker that is bound to nothing: sources and sinks belong to no runtime."""
+        self.require_worker()
+        if self.binding.is_bound:
+            raise Forbidden(
+                f"this needs a worker's token that is bound to nothing, and {self.name} is for tasks of {self.binding}"
+            )
 
 
 def _holders(least: Role) -> set[Role]:
@@ -85,8 +119,15 @@ def identify(tx: Tx, secret: str, local: LocalTokens) -> Principal:
         raise Unauthenticated("the token has expired: ask an admin for a new one, see qo token create")
     role = Role(row["role"])
     if role is Role.WORKER:
-        return Principal(Kind.WORKER, row["name"])
+        return Principal(Kind.WORKER, row["name"], binding=_binding(row))
     return Principal(Kind.USER, row["name"], role)
+
+
+def _binding(row: sa.RowMapping) -> Binding:
+    runtimes, queues = row["runtimes"], row["queues"]
+    return Binding(
+        None if runtimes is None else frozenset(runtimes), None if queues is None else frozenset(queues)
+    )
 
 
 def create_token(tx: Tx, request: CreateToken) -> TokenCreated:
@@ -100,6 +141,8 @@ def create_token(tx: Tx, request: CreateToken) -> TokenCreated:
         "created_at": tx.now,
         "expires_at": None if request.ttl_s is None else tx.now + timedelta(seconds=request.ttl_s),
         "revoked_at": None,
+        "runtimes": request.runtimes,
+        "queues": request.queues,
     }
     tx.insert(_tokens, [row])
     return TokenCreated(token=secret, **{key: value for key, value in row.items() if key != "hash"})

@@ -15,7 +15,7 @@ from qo.api.contract.token import Role
 from qo.dispatcher.auth import capability as capabilities
 from qo.dispatcher.auth import principals
 from qo.dispatcher.auth.capability import Capability
-from qo.dispatcher.auth.principals import Kind, Principal
+from qo.dispatcher.auth.principals import UNBOUND, Binding, Kind, Principal
 from qo.dispatcher.auth.signing_keys import UnknownKey
 from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.rights import Need
@@ -31,8 +31,10 @@ _ROLES = {
     Need.WRITER: Role.WRITER,
     Need.ADMIN: Role.ADMIN,
 }
+_WORKER_CREDENTIALS = "the workers' token as 'Authorization: Bearer TOKEN': see QO_WORKER_TOKEN"
 _CREDENTIALS = {
-    Need.WORKER: "the workers' token as 'Authorization: Bearer TOKEN': see QO_WORKER_TOKEN",
+    Need.WORKER: _WORKER_CREDENTIALS,
+    Need.SCHEDULER: _WORKER_CREDENTIALS,
     Need.TASK: "the capability of the attempt as 'X-Qo-Task-Capability: TOKEN': it comes with the claim",
 }
 _USER_CREDENTIALS = "a token as 'Authorization: Bearer TOKEN': an admin gives it out with qo token create"
@@ -49,6 +51,11 @@ class Caller:
     def name(self) -> str:
         """The name that changes are attributed to."""
         return "nobody" if self.principal is None else self.principal.name
+
+    @property
+    def binding(self) -> Binding:
+        """The runtimes and queues whose tasks the caller may have."""
+        return UNBOUND if self.principal is None else self.principal.binding
 
     @property
     def capability(self) -> Capability:
@@ -126,6 +133,8 @@ def _task_caller(context: Context, token: str, now: datetime) -> Caller:
 def _authorised_caller(principal: Principal, need: Need) -> Caller:
     if need is Need.WORKER:
         principal.require_worker()
+    elif need is Need.SCHEDULER:
+        principal.require_unbound_worker()
     else:
         principal.require(_ROLES[need])
     return Caller(principal)

@@ -37,6 +37,7 @@ _SCHEMES = {
     Need.WRITER: "user",
     Need.ADMIN: "user",
     Need.WORKER: "worker",
+    Need.SCHEDULER: "worker",
     Need.TASK: "task",
 }
 _TOKENS = {

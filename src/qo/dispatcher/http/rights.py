@@ -15,7 +15,8 @@ class Need(StrEnum):
     SCALER = "scaler"  # Writers are, too.
     WRITER = "writer"
     ADMIN = "admin"
-    WORKER = "worker"  # The token that all workers share.
+    WORKER = "worker"  # A token of workers. One that is bound to runtimes or queues has their tasks only.
+    SCHEDULER = "scheduler"  # A token of workers that is bound to nothing.
     TASK = "task"  # The capability of one attempt.
 
 
@@ -88,12 +89,12 @@ INTERNAL: Mapping[str, Need] = {
     "exchange_tasks": Need.WORKER,  # The completions in it need the capabilities of their attempts.
     "fetch_task": Need.WORKER,
     "task_keys": Need.NOTHING,  # Public keys.
-    "watched_sources": Need.WORKER,
-    "remember_source": Need.WORKER,
-    "emit_source": Need.WORKER,
-    "list_sinks": Need.WORKER,
-    "sink_step": Need.WORKER,
-    "report_sink": Need.WORKER,
+    "watched_sources": Need.SCHEDULER,
+    "remember_source": Need.SCHEDULER,
+    "emit_source": Need.SCHEDULER,
+    "list_sinks": Need.SCHEDULER,
+    "sink_step": Need.SCHEDULER,
+    "report_sink": Need.SCHEDULER,
     "heartbeat": Need.TASK,
     "emit_events": Need.TASK,
     "complete": Need.TASK,

@@ -18,20 +18,20 @@ from qo.dispatcher.http.attempts import complete_together
 from qo.dispatcher.http.callers import CAPABILITY, Caller, identify
 from qo.dispatcher.http.gathering import answer_all
 from qo.dispatcher.http.rights import Need
-from qo.dispatcher.http.routes import Call, ContextParam, Routes
+from qo.dispatcher.http.routes import Call, CallerParam, ContextParam, Routes
 from qo.dispatcher.http.workers import claim_next_together, claim_together
 from qo.errors import Forbidden, QoError, Unauthenticated
 
 
-def exchange_tasks(context: ContextParam, body: ExchangeRequest) -> ExchangeAnswer:
+def exchange_tasks(context: ContextParam, caller: CallerParam, body: ExchangeRequest) -> ExchangeAnswer:
     """Complete attempts, then claim tasks: by their ids, as by their own routes, or the next ones of a queue.
 
     A repeated request returns the same answers.
     """
     return ExchangeAnswer(
         completions=_complete_all(context, body.completions),
-        claims=_claim_all(context, body.claims),
-        next=claim_next_together(context, body.next),
+        claims=_claim_all(context, caller, body.claims),
+        next=claim_next_together(context, caller, body.next),
     )
 
 
@@ -50,12 +50,13 @@ def _complete_all(context: Context, completions: Sequence[Completion]) -> list[C
     return [results[at] for at in range(len(completions))]
 
 
-def _claim_all(context: Context, claims: Sequence[ClaimRequest]) -> list[Claimed | NotClaimed]:
-    calls = [Call(Caller(), each) for each in claims]
+def _claim_all(context: Context, caller: Caller, claims: Sequence[ClaimRequest]) -> list[Claimed | NotClaimed]:
+    calls = [Call(caller, each) for each in claims]
     answers: list[Claimed | NotClaimed] = []
     for answer in answer_all(lambda some: claim_together(context, some), calls, _task_of):
         if isinstance(answer, Exception):
-            raise answer  # Nothing is wrong with a claim as such: all of them are repeated.
+            # All of them are repeated. One that the token is not for is then refused by itself.
+            raise answer
         answers.append(answer)
     return answers
 

@@ -22,7 +22,9 @@ from qo.dispatcher.http.callers import Caller
 from qo.dispatcher.http.routes import After, Call, CallerParam, ContextParam, Limit, Routes
 from qo.dispatcher.http.sources import emit
 from qo.dispatcher.sources import live_sources
-from qo.errors import Unavailable
+from qo.dispatcher.state.database import Tx
+from qo.dispatcher.tasks.places import task_places
+from qo.errors import Forbidden, Unavailable
 
 KEYS_FRESH_S = 60  # Verifiers may cache the keys for so long: a new key is published well before it signs.
 
@@ -31,30 +33,33 @@ TaskId = Annotated[str, Query(min_length=1, max_length=36)]
 ClaimAnswer = Annotated[Claimed | NotClaimed, Field(discriminator="status")]
 
 
-def claim_task(context: ContextParam, body: ClaimRequest) -> ClaimAnswer:
+def claim_task(context: ContextParam, caller: CallerParam, body: ClaimRequest) -> ClaimAnswer:
     """Claim a task, or learn why it cannot be claimed.
 
     A repeated request with the same lease_id returns the same answer.
     """
-    return claim_together(context, [Call(Caller(), body)])[0]
+    return claim_together(context, [Call(caller, body)])[0]
 
 
 def claim_together(context: Context, calls: Sequence[Call]) -> list[Claimed | NotClaimed]:
-    """As ``claim_task``, for several tasks in one transaction."""
+    """As ``claim_task``, for several tasks in one transaction. All or none."""
     data = context.settings.dispatcher.data_root
     with context.state.write() as tx:
+        require_bound(tx, [(each.caller, each.body.task_id) for each in calls])
         answers = claiming.claim_all(tx, [each.body for each in calls], data)
         now = tx.now
     # Signed after the transaction, which others wait for. A claim whose answer is lost can be repeated.
     return [each if isinstance(each, NotClaimed) else _with_token(context, each, now) for each in answers]
 
 
-def claim_next_together(context: Context, requests: Sequence[NextRequest]) -> list[Claimed | None]:
+def claim_next_together(context: Context, caller: Caller, requests: Sequence[NextRequest]) -> list[Claimed | None]:
     """Claim the next tasks of queues, one for each request, in one transaction."""
     if not requests:
         return []
     with context.state.write() as tx:
         answers = next_tasks.claim_next(tx, requests, context.settings.dispatcher.data_root)
+        # Within the transaction, which a refusal undoes.
+        require_bound(tx, [(caller, each.work.task_id) for each in answers if each is not None])
         now = tx.now if any(answers) else None
     return [None if each is None or now is None else _with_token(context, each, now) for each in answers]
 
@@ -66,14 +71,29 @@ def _with_token(context: Context, claimed: Claimed, now: datetime) -> Claimed:
     )
 
 
+def require_bound(tx: Tx, requests: Sequence[tuple[Caller, str]]) -> None:
+    """Raise Forbidden for a task that the token of its caller is not for. Tasks that do not exist are nobody's."""
+    bound = {task_id: caller for caller, task_id in requests if caller.binding.is_bound}
+    if not bound:
+        return
+    for task_id, (runtime, queue) in task_places(tx, list(bound)).items():
+        caller = bound[task_id]
+        if not caller.binding.admits(runtime, queue):
+            raise Forbidden(
+                f"the token {caller.name} is for tasks of {caller.binding}, and task {task_id} is one of runtime "
+                f"{runtime}, queue {queue}"
+            )
+
+
 def _token(context: Context, claimed: Claimed, now: datetime) -> str:
     data, token_id = context.settings.dispatcher.data_root, context.state.ambient.task_id()
     return scopes.token_for(context.keyring, claimed.work, claimed.lease_id, data, token_id=token_id, now=now)
 
 
-def fetch_task(context: ContextParam, task_id: TaskId) -> TaskState:
+def fetch_task(context: ContextParam, caller: CallerParam, task_id: TaskId) -> TaskState:
     """Show the state of a task; while it runs, with its work."""
     with context.state.read() as tx:
+        require_bound(tx, [(caller, task_id)])
         return attempts.fetch(tx, task_id, context.settings.dispatcher.data_root)
 
 

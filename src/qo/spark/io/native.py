@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from qo.config.location import local_path
 from qo.errors import UsageError
 from qo.spark.io.files import File, Format, escape_pattern, format_of
+from qo.store.private import make_data_directory
 
 if TYPE_CHECKING:
     from qo.spark.io.objects import Bucket
@@ -56,6 +57,7 @@ class LocalFiles:
     def write(self, frame: DataFrame, uri: str) -> None:
         if self.exists(uri):
             raise UsageError(f"{uri} is there already: every attempt writes to a place of its own")
+        make_data_directory(local_path(uri).parent)  # What Java creates below it follows the umask.
         write(frame, uri)
 
     def list_files(self, uri: str) -> list[File]:

@@ -7,8 +7,8 @@ from alembic import op
 
 from qo.dispatcher.state.column_types import Json
 
-revision = "0009"
-down_revision = "0008"
+revision = "0013"
+down_revision = "0012"
 
 
 def upgrade() -> None:

@@ -40,10 +40,10 @@ def find_reach(tx: Tx, task_id: str, data_root: str) -> Reach:
     work = running.fetch(tx, task_id, data_root).work
     if work is None:
         raise LeaseLost("the attempt is over: there is nothing that it could read or write")
-    written = _in_bucket(each.prefix for each in work.outputs)
+    output_prefixes = _in_bucket(each.prefix for each in work.outputs)
     declared_read, declared_write = _declared(work, data_root)
     # An append is compared with what is committed already.
-    compared = {_upper(each, data_root, _LEVELS) for each in written} if _compares(work) else set[Prefix]()
+    compared = {_upper(each, data_root, _LEVELS) for each in output_prefixes} if _compares(work) else set[Prefix]()
     locations, is_complete = _pinned_locations(tx, task_id, data_root)
     inside, outside = _split(locations, data_root)
     generations = {_upper(each, data_root, _LEVELS) for each in inside}
@@ -52,10 +52,10 @@ def find_reach(tx: Tx, task_id: str, data_root: str) -> Reach:
     elsewhere = (*common_directories(outside), *declared_read)
     _check_root(elsewhere, data_root)
     datasets = {_upper(each, data_root, 1) for each in generations}
-    always = {*written, *compared, *elsewhere}
+    always = {*output_prefixes, *compared, *elsewhere}
     readings = tuple(tuple(sorted({*always, *places})) for places in (inside, generations, datasets))
     logs = _in_bucket([work.log] if work.log is not None else [])
-    return Reach(tuple(sorted({*written, *logs, *declared_write})), readings)
+    return Reach(tuple(sorted({*output_prefixes, *logs, *declared_write})), readings)
 
 
 def _compares(work: Work) -> bool:
@@ -92,13 +92,13 @@ def _elsewhere(tx: Tx, pin: sa.RowMapping, home: str) -> set[str]:
         )
         .limit(ELSEWHERE_MAX + 1)
     )
-    found: set[str] = {row[0] for row in tx.execute(query)}
-    if len(found) > ELSEWHERE_MAX:
+    places: set[str] = {row[0] for row in tx.execute(query)}
+    if len(places) > ELSEWHERE_MAX:
         raise UsageError(
             f"the task reads from more than {ELSEWHERE_MAX} places outside its datasets, and credentials for so many "
             "cannot be minted: announce files of fewer directories, or run the job where QO_CREDENTIALS=off"
         )
-    return found
+    return places
 
 
 def _split(locations: Iterable[str], data_root: str) -> tuple[list[Prefix], list[Prefix]]:
