@@ -16,7 +16,15 @@ from support.dispatcher.states import create_tables
 from support.dispatcher.surfaces import Surface, surface
 
 ANSWERED = {"livez", "task_keys"}  # Without the database.
-UNKNOWN_FORM = {"emit_source", "remember_source", "fetch_task", "emit_events", "commit_segments"} | {
+UNKNOWN_FORM = {
+    "emit_source",
+    "sink_step",
+    "report_sink",
+    "remember_source",
+    "fetch_task",
+    "emit_events",
+    "commit_segments",
+} | {
     "credentials",
     "task_kept",
     "last_segment",
