@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qo.agent.agent import _completion
+from qo.agent.completions import build_completion
 from qo.agent.heartbeats import HeldTask
 from qo.agent.operator_run import Run
 from qo.agent.operators import ExecutorUnavailable
@@ -72,7 +72,7 @@ def completion(run: Run, error: BaseException) -> CompleteRequest:
     )
     ended = asyncio.get_running_loop().create_future()
     ended.set_exception(error)
-    told = _completion(HeldTask(claimed, run.cancel, run=run), ended)  # type: ignore[arg-type]
+    told = build_completion(HeldTask(claimed, run.cancel, run=run), ended)  # type: ignore[arg-type]
     assert told is not None
     return told
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from qo.ambient import Ambient
 from qo.config.retention import RetentionSettings
 from qo.config.settings import MonitorSettings, Settings
-from qo.config.worker import PackageDrift, ShardLeasingSettings, WorkerSettings
+from qo.config.worker import CredentialUse, PackageDrift, ShardLeasingSettings, WorkerSettings
 from qo.core import keys, wire
 from qo.core.discovery import IndexMode, UnknownTypes
 from qo.core.pricing import Operation
@@ -191,6 +191,7 @@ def test_every_setting_of_worker_and_monitor_reaches_them(memory_store: MemorySt
         dequeue_backoff_ms=7, heartbeat_s=13, shutdown_grace_s=14, cancel_grace_s=3, exit_grace_s=2, inbox_capacity=2,
         threads=4, processes=5, process_tasks_max=6, process_memory_max_mb=7, spark_slots=8, timeout_s=9, lease_s=10,
         control_s=11, limits=(("t", "2"),), packages=PackageDrift.REFUSE, http="off",
+        credentials=CredentialUse.REQUIRED,
         shard_leasing=ShardLeasingSettings(enabled=True),
         queue=("high=1",), load_shed=False, buffer=9, concurrency_limit=10, rate_limit="1/2", producer_buffer=11,
         result_buffer=12, push_address="worker.example:8090", idle_timeout="5m", run_log_bytes=13,

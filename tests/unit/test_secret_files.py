@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -46,7 +45,9 @@ def test_every_manifest_in_the_guides_mounts_secrets_as_qo_accepts_them(tmp_path
         for guide in GUIDES.glob("*.md")
         for block in re.findall(r"```yaml\n(.*?)```", guide.read_text(), re.DOTALL)
         if "kind: Deployment" in block
-        for pod in [_load(block)["spec"]["template"]["spec"]]
+        for manifest in yaml.safe_load_all(block)
+        if manifest["kind"] == "Deployment"
+        for pod in [manifest["spec"]["template"]["spec"]]
         for volume in pod.get("volumes", [])
         if "secret" in volume
     ]
@@ -56,7 +57,3 @@ def test_every_manifest_in_the_guides_mounts_secrets_as_qo_accepts_them(tmp_path
         place = tmp_path / str(number)
         place.mkdir()
         assert read_secret(mount(place, secret["defaultMode"] | FS_GROUP_MODE))
-
-
-def _load(block: str) -> dict[str, Any]:
-    return yaml.safe_load(block)

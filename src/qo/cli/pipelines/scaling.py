@@ -29,7 +29,7 @@ def scaling(
         int, typer.Option("--limit", min=1, max=200, help="Decisions of each runtime [20].", show_default=False)
     ] = 20,
 ) -> None:
-    """Show the workers of runtimes that are scaled, what was decided and why.
+    """Show how workers are scaled, and why.
 
     qo scaler decides; [runtimes.NAME.scaling] in its settings says which runtimes it scales.
     """

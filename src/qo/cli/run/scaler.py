@@ -19,7 +19,7 @@ def scaler(
         bool, typer.Option("--drain", help="Drain the workers before the end; without it, they stay.")
     ] = False,
 ) -> None:
-    """Run the scaler: start and drain the workers of runtimes, as their load says.
+    """Run the scaler: start and drain workers as their load says.
 
     For each table [runtimes.NAME.scaling] of the settings. Calls the dispatcher at dispatcher.url with a token of the
     role scaler. Runs until SIGTERM, SIGINT or SIGHUP. Its workers stay, and the next scaler finds them. Several may
