@@ -1,7 +1,7 @@
-"""How long it takes from an event that was accepted to a wake-up in the queue of its runtime.
+"""How long it takes from the call that announces an event until a worker that is awake can claim its task.
 
 The dispatcher runs with all its loops; the queue is a real one, in a local store. Events come one by one at a steady
-rate, each stored and followed up as by a request, so this is what somebody waits who says one thing and wants it done.
+rate, each stored and followed up as by a request. A thread looks every few milliseconds which tasks are released.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import sqlalchemy as sa
@@ -19,7 +20,6 @@ from bench.dispatcher.ground import DATABASES, HOW, databases, deployed, pipelin
 from bench.harness import Family, Result, Target, result
 from qo.config.settings import Settings
 from qo.dispatcher.outbox.queues import BucketQueues
-from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.service import Dispatcher
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
@@ -30,63 +30,60 @@ WARM_UP = 50
 EVENTS_PER_S = 100.0
 REQUESTS_MAX = 8  # At once.
 WITHIN_S = 30.0
+LOOK_EVERY_S = 0.002
+NEWEST = 100  # Tasks that a look reads.
 
 
-class _Stamped:
-    """Queues that remember when each wake-up was in them."""
+class _Watch(threading.Thread):
+    """Notes when each task was first seen to be released: from then on, a worker that is awake gets it."""
 
-    def __init__(self, queues: BucketQueues) -> None:
-        self._queues = queues
-        self.at_s: dict[str, float] = {}  # By task.
-        self.all_there = asyncio.Event()
+    def __init__(self, state: State) -> None:
+        super().__init__(daemon=True)
+        self._state = state
+        self.at_s: dict[int, float] = {}  # By the number of its event.
+        self.all_there = threading.Event()
 
-    async def publish(self, queue: str, wakes: Sequence[WakeUp]) -> None:
-        await self._queues.publish(queue, wakes)
-        now_s = time.perf_counter()
-        for each in wakes:
-            self.at_s.setdefault(each.task_id, now_s)
-        if len(self.at_s) == WARM_UP + SAMPLES:
-            self.all_there.set()
+    def run(self) -> None:
+        tasks = schema.tasks
+        is_released = sa.and_(tasks.c.job == "clean", tasks.c.released_at.is_not(None))
+        query = sa.select(tasks.c.start).where(is_released).order_by(tasks.c.created_at.desc()).limit(NEWEST)
+        while len(self.at_s) < WARM_UP + SAMPLES:
+            with self._state.read() as tx:
+                rows = tx.execute(query).scalars().all()
+            now_s = time.perf_counter()
+            for number in rows:
+                self.at_s.setdefault(int(number), now_s)
+            time.sleep(LOOK_EVERY_S)
+        self.all_there.set()
 
 
 async def _latencies(state: State) -> list[float]:
-    accepted_at_s: dict[int, float] = {}
+    called_at_s: dict[int, float] = {}
 
     def accept(dispatcher: Dispatcher, number: int) -> None:
         """As the route for events of a source does."""
+        called_at_s[number] = time.perf_counter()
         with state.write() as tx:
             emission.emit(tx, "shop", "orders", key=f"from-{number}", events=said([number]), by="bench")
             after_commit = dispatcher.fast_path(tx)
-        accepted_at_s[number] = time.perf_counter()
         after_commit()
 
+    watch = _Watch(state)
     with tempfile.TemporaryDirectory(prefix="qo-bench-") as directory:
         settings = Settings(store=f"local:{directory}/store")
         queues = BucketQueues(settings)
-        stamped = _Stamped(queues)
         # Threads of their own, as the listeners have: the dispatcher's do not wait behind requests.
         with ThreadPoolExecutor(REQUESTS_MAX) as requests:
-            async with running(state, stamped, settings) as dispatcher:
+            async with running(state, queues, settings) as dispatcher:
+                watch.start()
                 began_s = time.perf_counter()
                 for number in range(WARM_UP + SAMPLES):
                     await asyncio.sleep(max(0.0, began_s + number / EVENTS_PER_S - time.perf_counter()))
                     requests.submit(accept, dispatcher, number)
-                async with asyncio.timeout(WITHIN_S):
-                    await stamped.all_there.wait()
+                if not await asyncio.to_thread(watch.all_there.wait, WITHIN_S):
+                    raise TimeoutError(f"{len(watch.at_s)} tasks were released within {WITHIN_S:g} s")
         await queues.close()
-    number_of = _numbers(state)
-    return sorted(
-        at_s - accepted_at_s[number]
-        for task, at_s in stamped.at_s.items()
-        if (number := number_of[task]) >= WARM_UP
-    )
-
-
-def _numbers(state: State) -> dict[str, int]:
-    tasks = schema.tasks
-    with state.read() as tx:
-        rows = tx.execute(sa.select(tasks.c.id, tasks.c.start).where(tasks.c.job == "clean"))
-        return {id_: start for id_, start in rows}
+    return sorted(at_s - called_at_s[number] for number, at_s in watch.at_s.items() if number >= WARM_UP)
 
 
 def measure() -> Iterator[Result]:
