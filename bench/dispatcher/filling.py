@@ -38,6 +38,7 @@ _AT = {
 def fill(state: State, count: int) -> None:
     """Fill a state where the pipeline is deployed and nothing has happened with so many partitions of each job."""
     with state.write() as tx, _unindexed(tx):
+        tx.require_durable()  # See _vacuum.
         if tx.on_postgres:
             tx.execute(sa.text("SET LOCAL maintenance_work_mem = '512MB'"))
         live = topology.load(tx)
@@ -51,6 +52,7 @@ def fill(state: State, count: int) -> None:
 def add_rebuild(state: State, count: int) -> None:
     """Add the pending tasks that the newest version of the reader lacks, as if the reconciler had created them."""
     with state.write() as tx:
+        tx.require_durable()  # See _vacuum.
         live = topology.load(tx)
         source = next(each for each in live.jobs.values() if each.dag == "shop" and each.job.name == "orders")
         readers = [each for each in live.jobs.values() if each.dag == "shop" and each.job.name == "clean"]
@@ -72,9 +74,16 @@ def add_rebuild(state: State, count: int) -> None:
 
 
 def _vacuum(state: State) -> None:
+    """Have the tables as autovacuum leaves them in time.
+
+    PostgreSQL takes no row for visible to all while its commit, or one of those just after it, is not on disk: also
+    VACUUM's own, one for each table.
+    """
     if state.engine.dialect.name == "postgresql":
         with state.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(sa.text("SET synchronous_commit = on"))
             connection.execute(sa.text("VACUUM ANALYZE"))
+            connection.execute(sa.text("RESET synchronous_commit"))
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from qo.dispatcher.views.why.answer import why
 from qo.pipeline.registry import DEFAULT
 from support.dispatcher.pipelines import dag, deployed, edited, job, live, source, staged
 from support.dispatcher.states import Clock, opened
+from support.servers.postgres import PostgresServer
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"))
 OTHER = edited(SHOP, "clean", config={"v": 2})
@@ -106,6 +107,21 @@ def cost(state: State, question: Callable[[Tx], object]) -> tuple[int, int]:
                 [plan] = tx.connection.exec_driver_sql(explain, parameters).scalar_one()
                 blocks += plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
     return len(asked), blocks
+
+
+def test_a_status_that_no_task_has_costs_a_look_up(postgres_server: PostgresServer) -> None:
+    """Also before VACUUM has come by, when PostgreSQL would rather read a table than its index."""
+    with opened(postgres_server.make_database(), Clock()) as state:
+        deployed(state, SHOP)
+        fill(state, FEW)
+        with state.write() as tx:
+            tx.execute(sa.text("UPDATE tasks SET wakes = wakes + 1"))
+            tx.execute(sa.text("ANALYZE tasks"))
+        with state.read() as tx:
+            editions = [each.edition_id for each in loaded(tx).jobs.values()]
+            blocks = int(tx.value(sa.select(sa.func.pg_relation_size("tasks")))) // 8192
+        _, read = cost(state, lambda tx: backlog.counts(tx, editions))
+    assert read <= 1.5 * blocks, "once for those that are completed"
 
 
 # Very many tasks of a version that is given up

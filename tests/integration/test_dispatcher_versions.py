@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import sqlalchemy as sa
 
@@ -35,9 +33,16 @@ def made(tx: Tx, of: LiveJob, *keys: str, status: str = "pending") -> None:
     tx.execute(sa.update(schema.tasks).where(schema.tasks.c.id.in_(ids)).values(status=status))
 
 
-def committed(tx: Tx, generation: str, **sums: Any) -> None:
+def committed(tx: Tx, generation: str, partitions: int = 0, cursor: int | None = None) -> None:
+    """Partitions p1, p2 and so on, and a cursor, as commits leave them: rows, and their sums."""
     table = schema.generation_rows
-    tx.execute(sa.update(table).where(table.c.id == generation).values(**sums))
+    sums = {"cursor": cursor} | ({"partitions": partitions, "revision": partitions} if partitions else {})
+    tx.execute(sa.update(table).where(table.c.id == generation).values(sums))
+    dataset = tx.value(sa.select(table.c.dataset_id).where(table.c.id == generation))
+    own = {"dataset_id": dataset, "generation_id": generation, "task_id": "t", "committed_at": tx.now}
+    tx.insert(
+        schema.partitions, [own | {"partition_key": f"p{n}", "revision": n} for n in range(1, partitions + 1)]
+    )
 
 
 def test_dags_are_listed_page_by_page(state: State) -> None:

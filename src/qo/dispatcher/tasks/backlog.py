@@ -202,17 +202,17 @@ def _counted(editions: Collection[str]) -> sa.Select[Any, Any, Any]:
         sa.select(schema.jobs.c.edition_id).where(schema.jobs.c.edition_id.in_(editions)).distinct().subquery()
     )
     statuses = sa.union_all(*(sa.select(sa.literal(str(status)).label("status")) for status in Status)).subquery()
-    some = (
-        sa.select(sa.literal(1).label("one"))
-        .select_from(_tasks)
-        .where(_tasks.c.edition_id == wanted_editions.c.edition_id, _tasks.c.status == statuses.c.status)
-        # In the order of the index: for a few rows in any order PostgreSQL would rather read the whole table.
-        .order_by(_tasks.c.created_at)
-        .limit(COUNT_MAX)
-        .correlate(wanted_editions, statuses)
-        .subquery()
-    )
-    n = sa.select(sa.func.count()).select_from(some).correlate(wanted_editions, statuses).scalar_subquery()
+    pair = (wanted_editions.c.edition_id, statuses.c.status)
+    own = sa.and_(_tasks.c.edition_id == pair[0], _tasks.c.status == pair[1])
+    # In the order of the index: for a few rows in any order PostgreSQL would rather read the whole table.
+    some = sa.select(_tasks.c.created_at).where(own).order_by(_tasks.c.created_at).limit(COUNT_MAX)
+    counted = some.correlate(wanted_editions, statuses).subquery()
+    count = sa.select(sa.func.count()).select_from(counted).correlate(wanted_editions, statuses).scalar_subquery()
+    # PostgreSQL plans for all statuses alike, as if each were common, and may read the whole table for one that no
+    # task has. So the next place in the index is looked at first: no other index has that order.
+    place = (_tasks.c.edition_id, _tasks.c.status)
+    following = sa.select(own).where(sa.tuple_(*place) >= sa.tuple_(*pair)).order_by(*place).limit(1)
+    n = sa.case((following.correlate(wanted_editions, statuses).scalar_subquery(), count), else_=0)
     return sa.select(wanted_editions.c.edition_id, statuses.c.status, n.label("n")).select_from(
         wanted_editions.join(statuses, sa.true())
     )
