@@ -135,6 +135,7 @@ async def test_time_that_ran_out_for_want_of_a_cluster_costs_no_attempt(
     engine.seen = seen
     run = work()
     attempt = asyncio.create_task(spark.execute(run))
+    await asyncio.sleep(0)  # It has begun, also if the cluster was found missing before.
 
     async def missing() -> bool:
         return spark._supervisor.missing is not None
