@@ -71,6 +71,13 @@ async def test_a_place_is_filled_once_also_by_two_launchers(launcher: ProgramLau
     assert [each.place for each in await launcher.list()] == [1, 2]
 
 
+async def test_a_worker_can_be_killed_as_soon_as_it_has_been_started(launcher: ProgramLauncher) -> None:
+    assert await launcher.start(1)
+    (worker,) = await launcher.list()
+    await launcher.kill(worker)
+    assert (await find(launcher, WorkerState.DEAD)).uid == worker.uid
+
+
 async def test_another_launcher_finds_the_workers_and_drains_them(
     launcher: ProgramLauncher, tmp_path: Path
 ) -> None:

@@ -27,8 +27,9 @@ from qo.store import private
 
 LOCK_SUFFIX = ".lock"
 DRAINING = "draining"
-# The shell writes the id of the process that it becomes, so that no worker is ever without it.
-_BECOME = 'echo "$$ $1" > "$0"; shift; exec "$@"'  # Called with the file, the uid, and the command.
+# The shell writes the id of the process that it becomes, so that no worker is ever without it. Its standard output is a
+# pipe, which is closed when the worker takes its place: then the id is written. The worker prints to the log.
+_BECOME = 'echo "$$ $1" > "$0"; shift; exec "$@" >&2'  # Called with the file, the uid, and the command.
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +115,18 @@ class LocalLauncher:
             uid = self._ambient.token()[:12]
             with private.open_log(path.with_suffix(".log")) as out:
                 # The child inherits the lock; it is released when the last process that has it ends.
-                self._children[uid] = subprocess.Popen(
+                child = self._children[uid] = subprocess.Popen(
                     ["/bin/sh", "-c", _BECOME, str(path), uid, *self._command(place, uid)],
                     stdin=subprocess.DEVNULL,
-                    stdout=out,
+                    stdout=subprocess.PIPE,
                     stderr=out,
                     env=self._environ,
                     pass_fds=(descriptor,),
                     start_new_session=True,  # Ctrl+C must not reach it, and its own children end with it.
                 )
+            assert child.stdout is not None
+            with child.stdout as pipe:
+                pipe.read()  # Until the record is written: whoever lists the workers can end this one.
         except OSError as error:
             raise LaunchError(f"a worker of {self._spec.runtime} cannot be started: {error}") from error
         finally:
