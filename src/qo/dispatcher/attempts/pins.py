@@ -50,7 +50,7 @@ _REVISIONS_LOCKED = Prepared(
     _SOME_REVISIONS.order_by(sa.collate(_partitions.c.partition_key, "C")).with_for_update(read=True)
 )
 _COMMITTED = Prepared(
-    sa.select(_commits)
+    schema.select_commits()
     .where(
         _commits.c.generation_id == sa.bindparam("generation"),
         _commits.c.partition_key.in_(_KEYS),

@@ -22,7 +22,7 @@ PIECES_MAX = 1000  # So many come with the claim; further ones are requested.
 
 _commits = schema.commits
 # What was committed, and not replaced, at a revision.
-_COMMITTED_AS_OF = sa.select(_commits).where(
+_COMMITTED_AS_OF = schema.select_commits().where(
     _commits.c.generation_id == sa.bindparam("generation"),
     _commits.c.revision <= sa.bindparam("latest"),
     sa.or_(_commits.c.replaced_by.is_(None), _commits.c.replaced_by > sa.bindparam("latest")),

@@ -75,7 +75,7 @@ def commit_removals(tx: Tx, removals: Iterable[Removal]) -> list[Removal]:
             _commits.c.generation_id == each.generation_id, _commits.c.partition_key == each.partition_key
         )
         standing = tx.all(
-            sa.select(_commits).where(here, _commits.c.replaced_by.is_(None)).order_by(_commits.c.revision)
+            schema.select_commits().where(here, _commits.c.replaced_by.is_(None)).order_by(_commits.c.revision)
         )
         removed = [row for row in standing if each.only is None or row["revision"] in each.only]
         if removed:

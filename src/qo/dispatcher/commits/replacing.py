@@ -69,7 +69,7 @@ def _of_range(tx: Tx, row: Row, generation_id: str) -> list[sa.RowMapping]:
     rows: list[sa.RowMapping] = []
     for some in batches(tx.execute(within.distinct()).scalars()):
         # By task alone, each of which has few commits: with the generation SQLite would read all of its commits.
-        rows += tx.all(sa.select(_commits).where(_commits.c.task_id.in_(some)))
+        rows += tx.all(schema.select_commits().where(_commits.c.task_id.in_(some)))
     return [each for each in rows if each["generation_id"] == generation_id and each["replaced_by"] is None]
 
 

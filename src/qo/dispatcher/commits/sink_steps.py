@@ -52,7 +52,7 @@ def _choose_end(tx: Tx, generation_id: str, after: int, latest: int, limit: int)
 def _added(tx: Tx, generation_id: str, after: int, upto: int) -> list[sa.RowMapping]:
     """Return the commits since ``after`` that are current at ``upto``. A removal is current at no revision."""
     current = sa.or_(_commits.c.replaced_by.is_(None), _commits.c.replaced_by > upto)
-    query = sa.select(_commits).where(
+    query = schema.select_commits().where(
         _commits.c.generation_id == generation_id,
         _commits.c.revision > after,
         _commits.c.revision <= upto,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 
 from qo.dispatcher.state.column_types import Id, Instant, Json, Name, column, metadata, seq, where
@@ -46,6 +48,7 @@ commits = sa.Table(
     column("replaced_by", sa.BigInteger, null=True),
     column("stats", Json, null=True),
     column("collected_at", Instant, null=True),  # When its files were collected.
+    column("file_stats", sa.LargeBinary, null=True),  # Of each file and column, packed; only tables need them.
     sa.Index("ix_commits_task_id", "task_id", "attempt"),
     sa.Index("ix_commits_segments", "generation_id", "cursor", **where("cursor IS NOT NULL")),
     sa.Index("ix_commits_partition", "generation_id", "partition_key", "revision"),
@@ -218,3 +221,9 @@ secrets = sa.Table(
     column("created_at", Instant),
     column("changed_at", Instant),
 )
+
+
+def select_commits() -> sa.Select[*tuple[Any, ...]]:
+    """Select commits without the statistics of their files, which may be large, and which only tables need."""
+    columns: list[sa.Column[Any]] = [each for each in commits.c if each.name != "file_stats"]
+    return sa.select(*columns)

@@ -125,3 +125,20 @@ pauses = sa.Table(
     column("by", Name),
     column("at", Instant),
 )
+
+open_tables = sa.Table(
+    "open_tables",  # Published datasets as tables of Apache Iceberg, as their metadata in the data root shows them.
+    metadata,
+    sa.Column("dag", Name, primary_key=True),
+    sa.Column("name", Name, primary_key=True),
+    column("dataset_id", Id),
+    column("table_uuid", Id),
+    column("metadata_location", sa.Text, null=True),  # Of the current document; null: there is none yet.
+    column("metadata_version", sa.Integer),  # Grows with each document.
+    column("revision", sa.BigInteger, null=True),  # That its branch "main" shows.
+    column("updated_at", Instant),
+    column("problem", sa.Text, null=True),  # Why the dataset is not a table.
+    column("listed", Json, null=True),  # Generation and revision of each snapshot that the document lists.
+    column("expire_before", Instant, null=True),  # Snapshots of before are to be dropped, so that files can go.
+    column("contents", sa.LargeBinary, null=True),  # What the next document is made from, packed.
+)

@@ -23,6 +23,7 @@ from qo.dispatcher.state.data import (
     partitions,
     queues,
     secrets,
+    select_commits,
     sources,
 )
 from qo.dispatcher.state.definitions import (
@@ -31,6 +32,7 @@ from qo.dispatcher.state.definitions import (
     datasets,
     job_inputs,
     jobs,
+    open_tables,
     pauses,
     publications,
     topology,
@@ -82,6 +84,7 @@ __all__ = [
     "jobs",
     "loans",
     "metadata",
+    "open_tables",
     "operator_state",
     "outbox",
     "partitions",
@@ -92,6 +95,7 @@ __all__ = [
     "scaled_runtimes",
     "scaling_decisions",
     "secrets",
+    "select_commits",
     "sources",
     "tallies",
     "task_inputs",

@@ -108,7 +108,7 @@ def show_task(tx: Tx, task_id: str) -> TaskView:
     own = {name: row[name] for name in TaskView.model_fields if name in row}
     tried = sa.select(attempts).where(attempts.c.task_id == task_id).order_by(attempts.c.attempt.desc())
     read = sa.select(inputs).where(inputs.c.task_id == task_id).order_by(inputs.c.position)
-    committed = sa.select(commits).where(commits.c.task_id == task_id).order_by(commits.c.revision)
+    committed = schema.select_commits().where(commits.c.task_id == task_id).order_by(commits.c.revision)
     beside: dict[str, Any] = {
         "attempts": [AttemptView.model_validate(dict(each)) for each in reversed(tx.all(tried.limit(SHOWN_MAX)))],
         "inputs": [_read_view(each) for each in tx.all(read.limit(SHOWN_MAX))],

@@ -48,7 +48,7 @@ def list_commits(
     """List commits, newest first; by default, of the current generation. Raises NotFound."""
     ref = datasets.resolve(tx, text)
     generation = datasets.choose_generation(tx, ref, generation_id)
-    query = sa.select(_commits).where(_commits.c.generation_id == generation)
+    query = schema.select_commits().where(_commits.c.generation_id == generation)
     if partition_key is not None:
         datasets.require_partition(tx, ref, generation, partition_key)
         query = query.where(_commits.c.partition_key == partition_key)
@@ -91,7 +91,7 @@ def list_changes(
     generation = datasets.choose_generation(tx, ref, generation_id)
     datasets.require_version(tx, ref, generation, high)
     query = (
-        sa.select(_commits)
+        schema.select_commits()
         .where(
             _commits.c.generation_id == generation,
             _commits.c.revision > max(low, after or 0),
