@@ -231,6 +231,10 @@ def test_commands_ask_the_dispatcher_that_the_settings_name(qo: Qo) -> None:
         far = replace(qo, environ={"QO_DISPATCHER_URL": listens["url"]})
         (reports,) = (each for each in far.json("runtime", "list") if each["name"] == "reports")
         assert [(each["name"], each["weight"]) for each in reports["queues"]] == [("reports", 1), ("slow", 2)]
+        [functions] = [
+            line.split() for line in far.ok("runtime", "list").splitlines() if line.startswith("lambda")
+        ]
+        assert functions[-3:] == ["8", "no", "none"]  # At a time, network, variables.
         (qo.cwd / "yearly.yaml").write_text(YEARLY)
         far.ok("dag", "diff", "yearly.yaml", "--no-code")  # By the runtimes of the dispatcher.
         assert "there is no runtime 'reports'" in qo.here("dag", "diff", "yearly.yaml", "--no-code").err

@@ -173,3 +173,24 @@ def test_why_says_which_backfill_wanted_a_task(state: State, shop: Topology) -> 
     with state.read() as tx:
         said = "\n".join(why(tx, str(own(state, made.id)[0]["id"])).lines)
     assert f"for backfill {made.id}" in said
+
+
+def test_its_tasks_are_counted_and_dropped_by_whole_keys(state: State, shop: Topology) -> None:
+    """Keys that only resemble those of the backfill, in case or at the end of the id, are not its own."""
+    made = begun(state, "clean")
+    backfill.tick(state)
+    (one, *_) = own(state, made.id)
+    near = [
+        f"BACKFILL:{made.id}:p",
+        f"backfill:{made.id.upper()}:p",
+        f"backfill:{made.id};p",
+        f"backfill:{made.id}",
+    ]
+    with state.write() as tx:
+        # Columns of a task that a test does not care about are those of another.
+        tx.insert(schema.tasks, [{**one, "id": f"near{n}", "dedupe_key": key} for n, key in enumerate(near)])
+    assert sum(shown(state, made.id).tasks.values()) == len(own(state, made.id)) == 2
+    with state.write() as tx:
+        assert backfills.cancel(tx, made.id, "ann").tasks == {"cancelled": 2}
+    left = [each for each in all_of(state, schema.tasks) if each["id"].startswith("near")]
+    assert {each["status"] for each in left} == {"pending"}

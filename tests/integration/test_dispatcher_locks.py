@@ -16,6 +16,7 @@ from sqlalchemy import event
 
 from qo.api.contract.source import EmitAnswer
 from qo.api.contract.task import Claimed, ClaimRequest, EventBody
+from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.attempts import claiming
 from qo.dispatcher.commits import dataset_columns
 from qo.dispatcher.engine.loops import invalidation, reaper, reconciler, release, router, source_monitor, sweeper
@@ -25,8 +26,19 @@ from qo.dispatcher.sources import emission
 from qo.dispatcher.state import commit_locks, schema, topology
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import operator_actions
-from qo.dispatcher.versions import cutover, pausing
-from support.dispatcher.pipeline_tasks import ROOT, beat, claimed, lapse, partition_task, row_of, succeed, woken
+from qo.dispatcher.versions import cutover, pausing, remaining
+from qo.errors import QoError
+from support.dispatcher.pipeline_tasks import (
+    ROOT,
+    beat,
+    claimed,
+    lapse,
+    partition_task,
+    row_of,
+    succeed,
+    tasks_of,
+    woken,
+)
 from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
 from support.dispatcher.states import Clock, opened
 from support.servers.postgres import PostgresServer
@@ -38,6 +50,7 @@ WITHIN_S = 30.0
 
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"))
+CHAIN = dag("shop", source("orders"), job("clean", reads="orders"), job("daily", reads="clean"))
 
 
 @pytest.fixture
@@ -242,6 +255,73 @@ def test_a_reader_of_the_whole_waits_for_earlier_revisions_and_keeps_no_later_on
         last = tx.value(sa.select(schema.generations.c.revision).where(schema.generations.c.id == generation))
     assert upto is not None
     assert last > upto
+
+
+def test_a_reader_that_is_cancelled_gives_its_connection_up_with_whatever_lock_it_holds(
+    state: State, threads: Threads
+) -> None:
+    """It may have been cancelled while it held the lock that keeps everybody out, which the connection would keep."""
+    generation = live(deployed(state, SHOP), "shop.clean").outputs[0].generation_id
+    may_go = threading.Event()
+
+    def commit() -> None:
+        with state.write() as tx:
+            commit_locks.acquire(tx, shared=[generation])
+            assert may_go.wait(WITHIN_S)
+
+    def read() -> None:
+        with state.write() as tx:
+            commit_locks.await_commits(tx, [generation])
+
+    slow = threads.start("slow", commit)
+    reader = threads.start("reader", read)
+    threads.await_waiting(1)
+    with state.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        waiting = "SELECT pid, pg_cancel_backend(pid) FROM pg_locks WHERE NOT granted"
+        [(pid, _)] = connection.exec_driver_sql(waiting)
+        with pytest.raises(QoError):
+            reader.result(WITHIN_S)
+        until = time.monotonic() + WITHIN_S
+        while connection.exec_driver_sql(f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid}").one_or_none():
+            assert time.monotonic() < until, "the connection was kept"
+            threading.Event().wait(0.01)
+    may_go.set()
+    slow.result(WITHIN_S)
+    with state.write() as tx:
+        commit_locks.acquire(tx, alone=[generation])
+
+
+def test_a_commit_with_an_earlier_revision_than_others_is_reconciled_and_counted_as_remaining(
+    state: State, threads: Threads
+) -> None:
+    """The reconciler's mark never passes a revision that is not decided: what comes late is not taken for compared."""
+    deployed(state, CHAIN)
+    clean, daily = (live(loaded(state), f"shop.{name}") for name in ("clean", "daily"))
+    held, other = (claimed(state, partition_task(state, clean, each)) for each in ("p", "q"))
+    stands, may_go = threads.stop_after("slow", "INTO commits")
+    slow = threads.start("slow", lambda: succeed(state, held))
+    assert stands.wait(WITHIN_S)
+    succeed(state, other)  # It has a later revision, and is visible first.
+    with state.write() as tx:
+        tx.execute(sa.update(schema.events).values(state="filtered"))  # As if nobody had heard of it.
+    assert remaining_of(state, daily) == 1
+    reconciling = threads.start("reconciler", lambda: reconciler.tick(state))
+    threads.await_waiting(1)
+    assert remaining_of(state, daily) == 1  # The mark waits, too.
+    may_go.set()
+    slow.result(WITHIN_S)
+    reconciling.result(WITHIN_S)
+    with state.write() as tx:
+        tx.execute(sa.update(schema.events).values(state="filtered"))
+    while reconciler.tick(state):
+        pass
+    assert remaining_of(state, daily) == 0
+    assert {each["partition_key"] for each in tasks_of(state, daily)} == {"p", "q"}
+
+
+def remaining_of(state: State, job: LiveJob) -> int:
+    with state.read() as tx:
+        return remaining.count_remaining(tx, [job])[job.edition_id]
 
 
 def test_a_partition_that_is_being_claimed_is_replaced_after_that(state: State, threads: Threads) -> None:

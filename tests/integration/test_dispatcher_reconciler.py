@@ -73,6 +73,19 @@ def test_a_pass_goes_on_where_the_last_one_ended(state: State) -> None:
     assert len(tasks_of(state, clean)) == 7
 
 
+def test_a_mark_counts_the_partitions_that_it_has_passed_and_no_others(state: State) -> None:
+    topology = deployed(state, SHOP)
+    orders, clean = live(topology, "shop.orders"), live(topology, "shop.clean")
+    feed(state, orders, "p0")
+    lose_events(state)
+    for n in range(1, 4):
+        feed(state, orders, f"p{n}")  # The router has not come to these.
+    reconciler.tick(state)
+    with state.read() as tx:
+        [mark] = marks.settled(tx, [clean.edition_id]).values()
+    assert mark.passed == 1
+
+
 def test_everything_is_compared_once_more_from_time_to_time(state: State, state_clock: Clock) -> None:
     topology = deployed(state, SHOP)
     orders, clean = live(topology, "shop.orders"), live(topology, "shop.clean")

@@ -169,6 +169,23 @@ def test_the_api_shows_what_a_runtime_needs(state: State) -> None:
     assert [(each.name, each.weight) for each in python.queues] == [("python", 3), ("slow", 1)]
 
 
+def test_the_api_shows_what_functions_may_do_with_the_defaults_of_their_kind() -> None:
+    tables = (
+        RuntimeSettings(name="container", parallel=2, env=("REGION",)),
+        RuntimeSettings(name="shut", kind="container", network=False),
+    )
+    context: Any = SimpleNamespace(registry=configured_registry(tables))
+    shown = {each.name: (each.parallel, each.network, each.env) for each in list_runtimes(context).runtimes}
+    assert shown == {
+        "container": (2, True, ["REGION"]),
+        "shut": (8, False, []),
+        "lambda": (8, False, []),
+        "python": (None, None, None),
+        "spark": (None, None, None),
+        "dispatcher": (None, None, None),
+    }
+
+
 def test_two_dispatchers_share_a_limit_of_a_runtime_over_its_queues(state: State) -> None:
     if state.engine.dialect.name == "sqlite":
         return  # A writer is alone there.

@@ -22,6 +22,7 @@ from qo.dispatcher.state import scans, schema, topology
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import backlog, backpressure, operator_actions
 from qo.dispatcher.tasks.creation import NewTask, create
+from qo.dispatcher.tasks.dedupe_keys import backfill_prefix
 from qo.dispatcher.versions import pausing, side_inputs
 from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
 from support.dispatcher.states import Clock, opened
@@ -356,6 +357,23 @@ def test_partial_indexes_are_used_however_old_the_statistics_are(
         with state.write() as tx:
             tx.execute(sa.text("ANALYZE tasks"))
         check_scans(state)
+
+
+def test_tasks_of_a_backfill_are_looked_up_by_key_in_a_database_of_any_locale(
+    postgres_server: PostgresServer, state_clock: Clock
+) -> None:
+    url = postgres_server.make_database("template0 LOCALE 'C.UTF-8'")
+    with opened(url, state_clock) as state:
+        with state.write() as tx:
+            tx.execute(sa.text(FILL))
+            tx.execute(sa.text("UPDATE tasks SET dedupe_key = 'backfill:b:' || id WHERE id IN ('task1', 'task2')"))
+            tx.execute(sa.text("ANALYZE tasks"))
+        own = sa.select(schema.tasks.c.id).where(
+            schema.tasks.c.edition_id == "edition1", scans.of_backfill(backfill_prefix("b"))
+        )
+        with state.read() as tx:
+            assert len(tx.all(own)) == 1
+        assert blocks_read(state, lambda tx: tx.all(own)) <= FEW_BLOCKS
 
 
 def check_scans(state: State) -> None:

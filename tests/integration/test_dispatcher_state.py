@@ -88,9 +88,11 @@ def test_upgrading_twice_changes_nothing(empty: State) -> None:
 def test_an_upgrade_goes_on_from_where_an_older_one_stopped(empty: State) -> None:
     upgrade_to(empty, "0003")
     last = status(empty).head
-    steps = sorted(each.name[:4] for each in Path(migrations.__file__).parent.glob("versions/[0-9]*.py"))
-    assert status(empty).pending == tuple(step for step in steps if step > "0003")
-    assert steps[-1] == last
+    steps = {each.name[:4] for each in Path(migrations.__file__).parent.glob("versions/[0-9]*.py")}
+    pending = status(empty).pending
+    # In the order of the chain, which need not be that of the numbers.
+    assert (set(pending), len(pending)) == (steps - {"0001", "0002", "0003"}, len(steps) - 3)
+    assert pending[-1] == last
     with pytest.raises(Refused, match=r"at step 0003.*qo db upgrade"):
         require(empty)
     assert upgrade(empty) == ("0003", last)

@@ -19,6 +19,7 @@ from qo.pipeline.operators.built_in import operators_of
 
 FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*\Z")  # module:function
 SPARK = "spark"
+CONTAINER = "container"
 
 
 class Launcher(StrEnum):
@@ -60,6 +61,14 @@ class Runtime:
     @property
     def works_like(self) -> str:
         return self.kind or self.name
+
+    @property
+    def reaches_network(self) -> bool | None:
+        """Whether its functions reach the network, as its kind has it if the settings do not say; None: the dispatcher
+        does not decide that, for they run in workers or in the dispatcher itself."""
+        if self.launcher is not Launcher.INVOKE:
+            return None
+        return self.works_like == CONTAINER if self.network is None else self.network
 
     def queue_of(self, job: Job) -> str | None:
         """Return the queue of a job of this runtime; None: the runtime does not have the one that the job names."""
@@ -129,7 +138,7 @@ DEFAULT = registry(
         _built_in(SPARK, Launcher.QUEUE, 1800.0),
         _built_in("python", Launcher.QUEUE, 1800.0),
         _built_in("lambda", Launcher.INVOKE, 60.0),
-        _built_in("container", Launcher.INVOKE, 1800.0),
+        _built_in(CONTAINER, Launcher.INVOKE, 1800.0),
         _built_in("dispatcher", Launcher.IN_PROCESS, 60.0),
     )
 )

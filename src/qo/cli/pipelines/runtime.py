@@ -16,14 +16,27 @@ if TYPE_CHECKING:
 app = new_app()
 runtime = new_group(app, "runtime", "List the runtimes of pipelines, their queues and their limits.")
 
-HEADERS = ("runtime", "kind", "queues", "in flight", "timeout", "image", "memory", "cpu")
+HEADERS = (
+    "runtime",
+    "kind",
+    "queues",
+    "in flight",
+    "timeout",
+    "image",
+    "memory",
+    "cpu",
+    "parallel",
+    "network",
+    "env",
+)
 
 
 @command(runtime, "list")
 def list_(session: Session) -> None:
     """List the runtimes of pipelines, their queues and their limits.
 
-    They are configured by tables [runtimes.NAME] in the settings of the dispatcher.
+    For those whose functions the dispatcher starts: how many run at a time, whether they reach the network, and which
+    variables they may request. Runtimes are configured by tables [runtimes.NAME] in the settings of the dispatcher.
     """
     answer = ask(session, lambda client: client.get("/v1/runtimes"))
     if session.json:
@@ -39,10 +52,18 @@ def list_(session: Session) -> None:
             each["image"] or "-",
             each["memory"] or "-",
             "-" if each["cpu"] is None else f"{each['cpu']:g}",
+            *_describe_functions(each),
         )
         for each in answer["runtimes"]
     ]
     session.output.table(HEADERS, rows)
+
+
+def _describe_functions(runtime: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return how many functions run at a time, whether they reach the network, and which variables they may request."""
+    if runtime.get("parallel") is None:  # Its tasks run in workers; or an earlier dispatcher, which does not say.
+        return "-", "-", "-"
+    return str(runtime["parallel"]), "yes" if runtime["network"] else "no", ",".join(runtime["env"]) or "none"
 
 
 def _describe_queue(queue: dict[str, Any]) -> str:

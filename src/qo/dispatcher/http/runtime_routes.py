@@ -10,7 +10,7 @@ from qo.api.contract.body import Answer
 from qo.dispatcher.http.routes import ContextParam, Routes
 from qo.dispatcher.state import schema
 from qo.dispatcher.views import unserved_queues
-from qo.pipeline.registry import Runtime
+from qo.pipeline.registry import Launcher, Runtime
 
 QUEUES_MAX = 1000  # Some for each runtime: a handful.
 
@@ -48,6 +48,10 @@ class RuntimeLine(Answer):
     idle_timeout: str | None = None
     max_in_flight: int | None = None
     operator_limits: dict[str, int] = {}  # noqa: RUF012 - pydantic copies it.
+    # Of functions that the dispatcher starts; null for other runtimes.
+    parallel: int | None = None  # How many of them one dispatcher runs at a time.
+    network: bool | None = None  # Whether they reach the network.
+    env: list[str] | None = None  # Names of the dispatcher's variables that they may request.
 
 
 class RuntimesAnswer(Answer):
@@ -73,6 +77,7 @@ def list_runtimes(context: ContextParam) -> RuntimesAnswer:
 
 
 def _line(runtime: Runtime) -> RuntimeLine:
+    starts_functions = runtime.launcher is Launcher.INVOKE
     return RuntimeLine(
         name=runtime.name,
         kind=runtime.works_like,
@@ -90,6 +95,9 @@ def _line(runtime: Runtime) -> RuntimeLine:
         idle_timeout=runtime.idle_timeout,
         max_in_flight=runtime.max_in_flight,
         operator_limits=dict(runtime.operator_limits),
+        parallel=runtime.parallel if starts_functions else None,
+        network=runtime.reaches_network,
+        env=list(runtime.env) if starts_functions else None,
     )
 
 

@@ -58,7 +58,7 @@ def _bundles(settings: Settings, runtime: Runtime) -> Functions:
         sandbox,
         data_root=config.data_root,
         offered=offered_variables(runtime.env),
-        network=bool(runtime.network),
+        network=bool(runtime.reaches_network),
         memory_bytes=0 if runtime.memory is None else memory_bytes(runtime.memory),
     )
 
@@ -74,7 +74,7 @@ def _containers(settings: Settings, runtime: Runtime, state: State, ring: KeyRin
         image=runtime.image,
         memory=runtime.memory,
         cpus=runtime.cpu,
-        network=runtime.network is not False,
+        network=bool(runtime.reaches_network),
         offered=offered_variables(runtime.env),
     )
     return Containers(runtime.engine, limits, data_root=settings.dispatcher.data_root, mint=mint)

@@ -52,7 +52,14 @@ def await_commits(tx: Tx, generations: Collection[str]) -> int | None:
         "SELECT q.last_value, pg_advisory_lock(k), pg_advisory_xact_lock_shared(k), pg_advisory_unlock(k) "
         f"FROM unnest(ARRAY[{numbers}]::bigint[]) AS k, commits_revision_seq AS q"
     )
-    return min(int(row[0]) for row in tx.call(text))
+    try:
+        rows = tx.call(text)
+    except BaseException:
+        # Cancelled between the locks, or chosen to end a deadlock: the first one belongs to the connection, and would
+        # outlive the transaction.
+        tx.discard_connection()
+        raise
+    return min(int(row[0]) for row in rows)
 
 
 def await_latest(tx: Tx, generations: Collection[str]) -> int | None:

@@ -151,6 +151,10 @@ class Tx:
         if not limited:  # The commit releases it as well, without a round trip.
             self.call("RELEASE SAVEPOINT block")
 
+    def discard_connection(self) -> None:
+        """Close the connection instead of using it again, with whatever it holds. The transaction is lost."""
+        self._connection.invalidate()
+
     def require_durable(self) -> None:
         """Make the commit, and all commits before it, survive a power cut, whatever the settings are.
 

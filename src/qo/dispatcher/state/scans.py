@@ -16,6 +16,9 @@ from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 
 from qo.core.pipeline.states import CancelCode
 from qo.core.task import Status
@@ -23,7 +26,7 @@ from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.state.schema import Id, Instant, tasks
-from qo.dispatcher.state.work import DEFERRED, FAILED, GIVEN_UP, IN_FLIGHT, RELEASED, WITHHELD
+from qo.dispatcher.state.work import BACKFILL, DEFERRED, FAILED, GIVEN_UP, IN_FLIGHT, RELEASED, WITHHELD
 
 
 def withheld(table: Any = tasks) -> sa.ColumnElement[bool]:
@@ -53,6 +56,35 @@ def failed(table: Any = tasks) -> sa.ColumnElement[bool]:
 def given_up(table: Any = tasks) -> sa.ColumnElement[bool]:
     """Cancelled, or asked to stop, because its version was rolled back or abandoned."""
     return table.c.cancel_code == inline(CancelCode.VERSION_GIVEN_UP)
+
+
+def of_backfill(prefix: str) -> sa.ColumnElement[bool]:
+    """The task's key begins with this, which ends with a character: see ``dedupe_keys.backfill_prefix``.
+
+    A range of bytes, because an index serves ``LIKE`` only in a database whose order of text is that of bytes.
+    """
+    after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    return sa.and_(sa.literal_column(f"({BACKFILL})", sa.Boolean), _InRange(tasks.c.dedupe_key, prefix, after))
+
+
+class _InRange(FunctionElement[bool]):
+    """The text is not before the first bound, and before the second, in the order of bytes."""
+
+    name = "in_range"
+    type = sa.Boolean()
+    inherit_cache = True
+
+
+@compiles(_InRange)
+def _compile_range(element: _InRange, compiler: SQLCompiler, **options: Any) -> str:
+    text, low, high = (compiler.process(each, **options) for each in element.clauses)
+    return f"({text} >= {low} AND {text} < {high})"
+
+
+@compiles(_InRange, "postgresql")
+def _compile_pattern_range(element: _InRange, compiler: SQLCompiler, **options: Any) -> str:
+    text, low, high = (compiler.process(each, **options) for each in element.clauses)
+    return f"({text} ~>=~ {low} AND {text} ~<~ {high})"  # The operators of varchar_pattern_ops.
 
 
 @dataclass(frozen=True, slots=True)

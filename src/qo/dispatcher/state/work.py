@@ -65,6 +65,7 @@ IN_FLIGHT = f"{RUNNING} OR ({RELEASED})"
 DEFERRED = f"cancel_code = '{CancelCode.EFFECTS_DEFERRED}'"
 GIVEN_UP = f"cancel_code = '{CancelCode.VERSION_GIVEN_UP}'"
 FAILED = f"status || '' = '{Status.FAILED}'"
+BACKFILL = "substr(dedupe_key, 1, 9) = 'backfill:'"
 
 tasks = sa.Table(
     "tasks",
@@ -143,6 +144,14 @@ tasks = sa.Table(
     sa.Index("ix_tasks_deferred", "edition_id", "id", **where(DEFERRED)),
     sa.Index("ix_tasks_given_up", "edition_id", "id", **where(GIVEN_UP)),
     sa.Index("ix_tasks_failed", "edition_id", "created_at", "id", **where(FAILED)),
+    # By bytes: keys with one beginning are neighbours in this order, and need not be in that of a language.
+    sa.Index(
+        "ix_tasks_backfill",
+        "edition_id",
+        "dedupe_key",
+        postgresql_ops={"dedupe_key": "varchar_pattern_ops"},
+        **where(BACKFILL),
+    ),
 )
 
 bulk_changes = sa.Table(

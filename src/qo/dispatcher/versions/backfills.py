@@ -24,7 +24,7 @@ from qo.core.pipeline.states import BackfillState
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 from qo.core.task import Status
 from qo.dispatcher.events import event_log
-from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state import scans, schema, topology
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import backlog, dedupe_keys
 from qo.dispatcher.tasks.creation import NewTask
@@ -117,7 +117,7 @@ def cancel(tx: Tx, id_: str, by: str) -> BackfillAnswer:
     if row["state"] == BackfillState.CANCELLED:
         return show(tx, id_)
     answer = _set(tx, id_, BackfillState.CANCELLED, ended_at=tx.now)
-    which = _tasks.c.dedupe_key.startswith(backfill_prefix(id_), autoescape=True)
+    which = scans.of_backfill(backfill_prefix(id_))
     token = derive_id("backfill cancelled", id_)
     cancellation = backlog.Cancellation(by, f"backfill {id_} was cancelled")
     backlog.cancel_some(tx, row["edition_id"], which, cancellation, token=token)
@@ -169,7 +169,7 @@ def open_tasks(tx: Tx, row: Row) -> int:
         .where(
             _tasks.c.edition_id == row["edition_id"],
             _tasks.c.status.in_([Status.PENDING, Status.RUNNING]),
-            _tasks.c.dedupe_key.startswith(backfill_prefix(row["id"]), autoescape=True),
+            scans.of_backfill(backfill_prefix(row["id"])),
         )
         .limit(row["at_once"])
         .subquery()
@@ -332,7 +332,7 @@ def _answer(tx: Tx, live: Topology, row: sa.RowMapping) -> BackfillAnswer:
 def _count_tasks(tx: Tx, row: sa.RowMapping) -> dict[str, int]:
     own = sa.and_(
         _tasks.c.edition_id == row["edition_id"],
-        _tasks.c.dedupe_key.startswith(backfill_prefix(row["id"]), autoescape=True),
+        scans.of_backfill(backfill_prefix(row["id"])),
     )
     some = sa.select(_tasks.c.status).where(own).limit(COUNT_MAX).subquery()
     counts = tx.execute(sa.select(some.c.status, sa.func.count()).group_by(some.c.status))

@@ -147,10 +147,10 @@ class _Step:
 
 
 def _partition_step(tx: Tx, live: Topology, each: Input, inputs: Sequence[Input], limit: int) -> _Step:
-    stored = marks.load(tx, each)
-    mark = stored or _first_mark(tx, each)
     # Up to there nothing can appear any more, so what was passed need not be looked at again.
     upto = commit_locks.await_commits(tx, [each.generation_id])
+    stored = marks.load(tx, each)
+    mark = stored or _first_mark(tx, each)
     parameters = {
         "generation": each.generation_id,
         "after": mark.revision,
@@ -166,7 +166,8 @@ def _partition_step(tx: Tx, live: Topology, each: Input, inputs: Sequence[Input]
     in_progress = _keys_in_progress(tx, each, {row["partition_key"] for row in page})
     reached = _settled_revision(page, in_progress, mark.revision)
     if stored is None or reached > stored.revision:
-        marks.save(tx, each, mark.advance(reached, len(page)))
+        # Those beyond are compared once more: counted now, they would be missing from what remains.
+        marks.save(tx, each, mark.advance(reached, sum(row["revision"] <= reached for row in page)))
     rows = [row for row in page if row["partition_key"] not in in_progress]
     created, changes = _create_missing(tx, live, each, inputs, rows)
     return _Step(created, len(page) == limit and reached > mark.revision, changes)
