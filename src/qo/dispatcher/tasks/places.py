@@ -6,21 +6,19 @@ from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
-from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 
 
 def task_places(tx: Tx, task_ids: Sequence[str]) -> Mapping[str, tuple[str, str]]:
-    """Return runtime and queue of each task that exists; of a job that no live version has, as it was deployed."""
+    """Return runtime and queue of each task that exists.
+
+    The queue is the one that its wake-up is in, or was. That is not the queue of its job while the job is being moved.
+    """
     tasks, jobs = schema.tasks.c, schema.jobs.c
-    live = topology.load(tx).jobs
     rows = tx.execute(
-        sa.select(tasks.id, tasks.edition_id, jobs.queue, jobs.definition)
+        sa.select(tasks.id, tasks.queue, jobs.definition)
         .join(schema.jobs, jobs.id == tasks.job_id)
         .where(tasks.id.in_(task_ids))
     )
-    places: dict[str, tuple[str, str]] = {}
-    for id_, edition_id, queue, definition in rows:
-        job = live.get(edition_id)
-        places[id_] = (definition["runtime"], queue) if job is None else (job.job.runtime, job.queue)
-    return places
+    return {id_: (definition["runtime"], queue) for id_, queue, definition in rows}
