@@ -191,6 +191,10 @@ def test_the_database_is_upgraded_and_says_where_it_stands(qo: Qo) -> None:
     assert qo.json("db", "upgrade")["changed"]
     assert not qo.json("db", "upgrade")["changed"]
     assert qo.json("db", "status")["fits"]
+    measured = qo.json("db", "size")
+    assert (measured["tasks"], measured["bytes_per_million_tasks"]) == (0, None)
+    assert {"events", "deliveries", "tasks", "commits"} <= {each["name"] for each in measured["tables"]}
+    assert "in all" in qo.ok("db", "size")
 
 
 @pytest.mark.parametrize(

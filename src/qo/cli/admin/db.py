@@ -1,4 +1,4 @@
-"""qo db upgrade, status: the state database of the dispatcher."""
+"""qo db upgrade, status, size: the state database of the dispatcher."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from qo.cli.invocation import Session, command, new_app, new_group
 from qo.cli.pipelines.dispatcher_client import log_quietly, require_extra, without_password
+from qo.cli.pipelines.formatting import format_bytes, format_count
 
 if TYPE_CHECKING:
     from qo.dispatcher.state.database import State
+    from qo.dispatcher.state.sizes import DatabaseSize
 
 app = new_app()
-db = new_group(app, "db", "Upgrade the dispatcher's database, and show its version.")
+db = new_group(app, "db", "Upgrade the dispatcher's database, and show its version and size.")
 
 T = TypeVar("T")
 
@@ -59,6 +61,54 @@ def status(session: Session) -> int:
             }
         )
     return 0 if schema.fits else 4
+
+
+@command(db, "size")
+def size(session: Session) -> None:
+    """Show how many rows and bytes each table has, and what a million tasks take up.
+
+    On PostgreSQL rows are as of its statistics, and rows that were deleted but not reclaimed are shown as well. On
+    SQLite the whole file is read.
+    """
+    measured: DatabaseSize = _with_state(session, _measure)
+    per_million = measured.bytes_per_million_tasks
+    if session.json:
+        tables = [
+            {
+                "name": each.name,
+                "rows": each.rows,
+                "dead_rows": each.dead_rows,
+                "bytes": each.bytes,
+                "index_bytes": each.index_bytes,
+            }
+            for each in measured.tables
+        ]
+        document = {"bytes": measured.bytes, "tasks": measured.tasks, "bytes_per_million_tasks": per_million}
+        session.output.document({**document, "tables": tables})
+        return
+    rows = [
+        (
+            each.name,
+            format_count(each.rows),
+            format_count(each.dead_rows),
+            format_bytes(each.bytes),
+            format_bytes(each.index_bytes),
+        )
+        for each in measured.tables
+        if each.rows or each.dead_rows
+    ]
+    session.output.table(("table", "rows", "dead", "bytes", "indexes"), rows)
+    session.output.line(f"{format_bytes(measured.bytes)} in all")
+    if per_million is not None:
+        session.output.line(f"{format_bytes(per_million)} per million tasks")
+
+
+def _measure(state: State) -> DatabaseSize:
+    from qo.dispatcher.state.sizes import measure
+    from qo.dispatcher.state.upgrade import require
+
+    require(state)
+    return measure(state)
 
 
 def _upgrade() -> Any:
