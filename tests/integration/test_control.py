@@ -10,7 +10,7 @@ import pytest
 
 from qo.ambient import Ambient
 from qo.core import keys, wire
-from qo.core.board import sign_on
+from qo.core.board import Board, sign_on
 from qo.core.control import ORDERS_KEPT, WHOLE, Desired, Order, Pause, Target, WorkerOrder, orders_for, targets
 from qo.core.pricing import Operation
 from qo.core.task import Status
@@ -26,6 +26,9 @@ from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
 from qo.store.port import PutResult
 from qo.testing import virtual
+from qo.worker.loop.cancel import Why
+from qo.worker.loop.control import Control, Follower
+from qo.worker.loop.hold import Hold, Holds
 from support.stores.queues import StoreClock, another, claimed, virtual_queue
 
 
@@ -342,3 +345,39 @@ async def test_a_check_with_nobody_to_forget_lists_the_workers_once() -> None:
     meter.reset()
     await monitor.check()
     assert meter.counts == {Operation.LIST: 2}, "waiting tasks and inboxes are listed now and then only"
+
+
+class NoAttempts:
+    def stop(self, hold: Hold, why: Why) -> None:
+        raise AssertionError(f"{hold.task.id} was stopped: {why}")
+
+
+@pytest.mark.fast
+def test_news_of_orders_that_cannot_be_read_are_no_reason_to_ask_without_rest() -> None:
+    async def follow() -> int:
+        store = Faulty(MemoryStore(clock=virtual.wall_clock), FaultPlan(latency_s=(0.01, 0.01)))
+        queue = Queue(store, ambient=Ambient.seeded(1, virtual.monotonic))
+        worker = Control(lambda: None)
+        follower = Follower(
+            queue, worker, worker_id="w", holds=Holds(), attempts=NoAttempts(), on_board=lambda _: None
+        )
+        follower.begin(await store.now())
+        following = asyncio.create_task(follower.run(3.0))
+        await control.pause(queue)
+        await asyncio.sleep(10)
+        assert worker.paused
+        store.outage(True)
+        follower._learn_board(
+            Board(orders="news")
+        )  # As a reader that has been standing still since would learn it.
+        queue.board.read_at = float("-inf")
+        await asyncio.sleep(60)
+        asked = store.injected[Fault.OUTAGE]
+        store.outage(False)
+        await control.resume(queue)
+        await asyncio.sleep(10)
+        assert not worker.paused, "what was missed is read when the store is back"
+        following.cancel()
+        return asked
+
+    assert virtual.run(follow()) < 150, "a minute without the store, and a rest of half a second between requests"

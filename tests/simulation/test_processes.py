@@ -19,6 +19,7 @@ from qo.worker.worker import Worker
 from simulation.engine import machines, worker
 from simulation.engine.faults import Faults
 from simulation.engine.line import Line, Perils
+from simulation.engine.playing import limit_cpu
 
 SECONDS = 60.0
 
@@ -169,3 +170,14 @@ def test_a_process_that_asks_again_without_waiting_fails_the_run() -> None:
 
     with pytest.raises(AssertionError, match="without time going by"):
         machines.run(world())
+
+
+def test_a_seed_that_never_ends_fails() -> None:
+    async def ask_without_rest() -> None:
+        news = asyncio.Event()
+        news.set()
+        while True:
+            await news.wait()
+
+    with pytest.raises(AssertionError, match="still running after"), limit_cpu(0.2):
+        machines.run(ask_without_rest())

@@ -23,14 +23,18 @@ SEEDS = {
     "dispatcher": (4, 400),
 }  # PROVE: the second.
 ON_POSTGRES = (2, 40) if not os.environ.get("PROVE") else (40, STEPS)  # Seeds, and steps of each.
-# Each of these failed once. Worker 1001353 by a claim that was answered after its worker had stopped; worker 4000087 by
-# listings without a rest, while a clock stood still, 4000143 by the same during an outage; queue 3000506 by
-# monitors that never swept, because reading the records of many dead workers never got through; the others by faults of
-# the simulation: attempts that belonged to no process, a process that wrote after it had died, one that was judged by
-# what it held when it died, one that died before it was known, one that joined while another died, a
-# user who ran tasks again that a version had left behind, a worker that stood still in the middle of a claim.
+# Each of these failed once. Worker 1001353 by a claim that was answered after its worker had stopped; worker
+# 4000087 by listings without a rest, while a clock stood still, 4000143 by the same during an outage, 5000128 by
+# reading orders again and again that could not be read; queue 3000506 by monitors that never swept, because
+# reading the records of many dead workers never got through; the others by faults of the simulation: attempts
+# that belonged to no process, a process that wrote after it had died, one that was judged by what it held when it
+# died, one that died before it was known, one that joined while another died, a user who ran tasks again that a
+# version had left behind, a worker that stood still in the middle of a claim.
 ONCE_FAILED = [
-    *(("worker", seed) for seed in (944, 1024, 3586, 4215, 4393, 700001, 700051, 1001353, 4000087, 4000143)),
+    *(
+        ("worker", seed)
+        for seed in (944, 1024, 3586, 4215, 4393, 700001, 700051, 1001353, 4000087, 4000143, 5000128)
+    ),
     ("queue", 3000506),
     *(("shards", seed) for seed in (1001007, 3000327, 3000501)),
     ("dispatcher", 4000308),

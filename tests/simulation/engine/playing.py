@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import signal
+from collections.abc import Callable, Collection, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from simulation.engine import dispatcher, limits, machines, purges, queue, shards, worker
 from simulation.engine.faults import Faults
 from support.servers.postgres import PostgresServer
+
+CPU_MAX_S = 120.0  # Of a seed; the dearest take a tenth of that.
+
+
+class Runaway(KeyboardInterrupt):
+    """A callback of the loop does not end. Neither the code that runs nor the loop may catch this."""
+
+
+@contextmanager
+def limit_cpu(seconds: float = CPU_MAX_S) -> Generator[None]:
+    """Fail where more processor time is used, for example by a loop that awaits nothing: no count of turns ends it."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise Runaway
+
+    before = signal.signal(signal.SIGVTALRM, refuse)
+    signal.setitimer(
+        signal.ITIMER_VIRTUAL, seconds, seconds / 10
+    )  # Again: what is left is cancelled, and may also loop.
+    try:
+        yield
+    except Runaway as error:
+        raise AssertionError(f"still running after {seconds:g} s of processor time") from error
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def _in_virtual_time(simulate: Callable[[Faults], Any], faults: Faults) -> None:
@@ -52,11 +80,12 @@ def play(
     faults = Faults(seed, only, loud=loud)
     failure: BaseException | None = None
     try:
-        if postgres is None:
-            PARTS[part](faults)
-        else:
-            assert part == "dispatcher", "no other part has a state database"
-            dispatcher.simulate(faults, postgres.server, postgres.steps)
+        with limit_cpu():
+            if postgres is None:
+                PARTS[part](faults)
+            else:
+                assert part == "dispatcher", "no other part has a state database"
+                dispatcher.simulate(faults, postgres.server, postgres.steps)
     except Exception as error:
         failure = error
     return Played(faults.trace.digest, faults.struck, failure)

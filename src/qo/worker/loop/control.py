@@ -126,7 +126,9 @@ class Follower:
             await best_effort(self._follow(pace.current_s, every_s), "following the board")
 
     async def _follow(self, unread_max_s: float, every_s: float) -> None:
-        if self._board.age_s() >= unread_max_s * 0.9:
+        # News came with the board: if it had to be read again for them, and could not be, they would wait in a loop
+        # that never rests.
+        if not self._news.is_set() and self._board.age_s() >= unread_max_s * 0.9:
             await self._board.read()
         if self._news.is_set() or not await self._is_announced(every_s):
             self._news.clear()
