@@ -27,6 +27,7 @@ from qo.core.pipeline.dag import (
     Udf,
     resolve_defaults,
 )
+from qo.core.pipeline.partitions import Partitions
 from qo.core.pipeline.plan import content_hash, plan
 from qo.pipeline.jsonschema import schema
 from qo.pipeline.parsing import read
@@ -50,6 +51,16 @@ plain = st.recursive(
     st.one_of(scalars, st.none()),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(words, inner, max_size=3)),
     max_leaves=6,
+)
+partitionings = st.one_of(
+    st.builds(
+        Partitions,
+        kind=st.just("day"),
+        timezone=st.sampled_from([None, "Europe/Berlin"]),
+        start=st.just("2026-01-01"),
+    ),
+    st.builds(Partitions, kind=st.just("integer"), range=st.integers(1, 1_000)),
+    st.builds(Partitions, kind=st.sampled_from(["text", "hour", "month"])),
 )
 columns = st.text(min_size=1, max_size=8).filter(lambda text: text.strip() and "\0" not in text)
 filters = st.dictionaries(
@@ -153,6 +164,7 @@ def reactive(draw: st.DrawFn, name: str, earlier: list[Job]) -> Job:
         heartbeat_timeout_seconds=draw(some(st.integers(5, 3600))),
         max_attempts=draw(some(st.integers(1, 100))),
         config=draw(st.dictionaries(words, plain, max_size=3)),
+        partitions=draw(some(partitionings)) if outputs else None,
     )
 
 

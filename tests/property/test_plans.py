@@ -138,3 +138,9 @@ def test_ids_are_never_shared(before: Dag) -> None:
     ids += [each.dataset_id for each in made] + [each.generation_id for each in made]
     assert len(set(ids)) == len(ids)
     assert plan(from_json(to_json(before))) == planned
+
+
+@given(dags(), st.sampled_from(["day", "text"]))
+def test_saying_what_partitions_are_rebuilds_nothing(before: Dag, kind: str) -> None:
+    after = edited(before, before.jobs[0].name, partitions={"kind": kind})
+    assert editions(plan(after)) == editions(plan(before))

@@ -491,3 +491,24 @@ def test_two_datasets_cannot_share_the_table_of_a_sink():
     sink = {"from": {"job": "orders"}, "to": "postgres", "table": "shop.all"}
     message = only(refused(document(SOURCE, publish={"one": sink, "two": sink})))
     assert "'one' is copied to the table shop.all of 'data' already" in message
+
+
+@pytest.mark.parametrize(
+    ("partitions", "message"),
+    [
+        ({"kind": "day", "timezone": "Europe/Berlni"}, "there is no time zone 'Europe/Berlni'"),
+        ({"kind": "integer", "timezone": "UTC"}, "'timezone' is for partitions of time, not of the kind integer"),
+        ({"kind": "day", "range": 7}, "'range' is for partitions of the kind integer, not day"),
+        ({"kind": "day", "start": "2026-01"}, "'2026-01' is not a day; write it as in 2026-03-29"),
+        ({"kind": "text", "start": "a"}, "partitions of text have no order"),
+    ],
+)
+def test_partitions_are_declared_with_what_their_kind_has(partitions: dict[str, Any], message: str):
+    assert message in only(refused(document({**SOURCE, "partitions": partitions})))
+
+
+def test_partitions_are_declared_where_partitions_are_made():
+    nightly = {**SOURCE, "source": {"kind": "cron", "schedule": "0 3 * * *"}, "partitions": {"kind": "day"}}
+    assert "it announces cursors" in only(refused(document(nightly)))
+    assert "has none" in only(refused(document({**SOURCE, "outputs": 0, "partitions": {"kind": "day"}})))
+    assert accepted({**SOURCE, "partitions": {"kind": "integer", "range": 1000, "start": "5000"}})

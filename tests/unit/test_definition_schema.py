@@ -11,7 +11,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from qo.core.pipeline import dag, expectation
+from qo.core.pipeline import dag, expectation, partitions
 from qo.pipeline import fields
 from qo.pipeline.document import parse
 from qo.pipeline.jsonschema import schema, text
@@ -38,6 +38,7 @@ STRUCTS: list[tuple[Record, type[msgspec.Struct]]] = [
     (fields.UDF, dag.Udf),
     (fields.PUBLISH, dag.Publish),
     (fields.EXPECTATION, expectation.Expectation),
+    (fields.PARTITIONS, partitions.Partitions),
 ]
 PARTS: list[tuple[str, type[msgspec.Struct]]] = [
     ("range", expectation.Range),
@@ -167,6 +168,8 @@ def test_the_page_has_examples_of_both_sorts():
         {"name": "p", "jobs": [{**JOB, "expectations": [{"range": {"column": "a", "min": True}}]}]},
         {"name": "p", "jobs": [{**JOB, "expectations": [{"freshness": {"column": "a", "within": "2w"}}]}]},
         {"name": "p", "jobs": [{**JOB, "drift": "ignore"}]},
+        {"name": "p", "jobs": [{**JOB, "partitions": {"timezone": "UTC"}}]},
+        {"name": "p", "jobs": [{**JOB, "partitions": {"kind": "year"}}]},
         {"name": "p", "jobs": [{key: part for key, part in JOB.items() if key != "config"}]},
         {"name": "p", "jobs": [{**JOB, "config": {"query": "SELECT 1", "file": "one.sql"}}]},
         {"name": "p", "jobs": [{**JOB, "operator": "dedupe", "config": {"keys": "id", "order_by": "at"}}]},

@@ -19,9 +19,10 @@ from qo.core.pipeline.dag import (
     UpdateStrategy,
 )
 from qo.core.pipeline.expectation import KINDS, Severity
+from qo.core.pipeline.partitions import PartitionKind
 from qo.pipeline.kinds import Anything, Field, Filter, Flag, Items, Record, Scalar, Table, Text, Whole, choice
 from qo.pipeline.sources import all_source_fields
-from qo.pipeline.texts import AGE, BUNDLE, COLUMN, LINE, LOGICAL, NAME, QUEUE, SPAN, TABLE
+from qo.pipeline.texts import AGE, BUNDLE, COLUMN, LINE, LOGICAL, NAME, PARTITION, QUEUE, SPAN, TABLE, ZONE
 
 JOBS_MAX = 5_000
 OUTPUTS_MAX = 1_000
@@ -196,6 +197,17 @@ EXPECTATION = Record(
     one_of=KINDS,
 )
 
+PARTITIONS = Record(
+    "partitions",
+    "What the partitions of a job's outputs are, so that others can be made of them.",
+    (
+        Field("kind", choice(PartitionKind), "What a key says.", required=True),
+        Field("timezone", ZONE, "Of minutes to months: the time zone of their clocks.", default="UTC"),
+        Field("start", PARTITION, "The key of the first partition that is expected. Unset: there is no first."),
+        Field("range", Whole(1, RANGE_MAX), "integer: how many numbers are in a partition. Unset: one."),
+    ),
+)
+
 # Only for jobs of one activation; the first of each pair must be there.
 SOURCE_ONLY = (("source",), ("bootstrap",))
 REACTIVE_ONLY = (("inputs", "execution_strategy"), ("join", "idle_timeout", "max_queue_depth", "max_queue_age"))
@@ -307,6 +319,11 @@ JOB = Record(
             "expectations",
             Items(EXPECTATION, at_least=1, at_most=200),
             "spark: what must be true of an output before it may be read.",
+        ),
+        Field(
+            "partitions",
+            PARTITIONS,
+            "What the partitions of its outputs are. Unset: for PerPartition those of its inputs, otherwise any text.",
         ),
     ),
     removed=(("schedule", "write it under source: {kind: cron, schedule: ...}"),),

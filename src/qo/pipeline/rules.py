@@ -9,6 +9,7 @@ from qo.core.pipeline.dag import BackpressureMode, Join, Refresh, Strategy, Upda
 from qo.core.words import with_article
 from qo.pipeline.draft import JobDraft
 from qo.pipeline.fields import REACTIVE_ONLY, SOURCE_ONLY
+from qo.pipeline.partition_rules import check_partitions
 from qo.pipeline.problems import Path, Report
 from qo.pipeline.sources import SOURCES
 
@@ -153,4 +154,5 @@ RULES: tuple[Callable[[JobDraft, Report], None], ...] = (
     check_update_strategy,
     check_inputs,
     check_refresh,
+    check_partitions,
 )

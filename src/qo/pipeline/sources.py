@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from qo.core.pipeline.dag import Source, SourceKind
+from qo.core.pipeline.partitions import is_zone
 from qo.pipeline.kinds import Field, Items, Record, Whole
 from qo.pipeline.problems import Path, Report
 from qo.pipeline.texts import FILE_URL, HOOK, LINE, LOGICAL, ZONE
@@ -45,7 +45,7 @@ def _check_cron(source: Source, path: Path, report: Report) -> None:
     if source.schedule is not None and not is_schedule(source.schedule):
         hint = "write five fields, such as '0 6 * * *', or rate(5 minutes), rate(1 hour), rate(1 day)"
         report.add((*path, "schedule"), f"{source.schedule[:80]!r} is not a schedule", hint)
-    if source.timezone is not None and not _is_zone(source.timezone):
+    if source.timezone is not None and not is_zone(source.timezone):
         message = f"there is no time zone {source.timezone!r}"
         report.add((*path, "timezone"), message, "write one such as UTC or Europe/Berlin")
 
@@ -60,14 +60,6 @@ def is_schedule(text: str) -> bool:
         and all(int(number) <= most for number in re.findall(r"[0-9]+", _STEP.sub("", field)))
         for field, most in zip(fields, _CRON_MAX, strict=True)
     )
-
-
-def _is_zone(name: str) -> bool:
-    try:
-        ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        return False
-    return True
 
 
 _POLL_SECONDS = Field("poll_seconds", Whole(1, 86_400), "how often to look, in seconds.", default=30)

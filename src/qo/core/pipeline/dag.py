@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from qo.core.pipeline.columns import Drift
 from qo.core.pipeline.expectation import Expectation
+from qo.core.pipeline.partitions import Partitions
 from qo.core.struct_preload import preload
 
 HEARTBEAT_TIMEOUT_S = 60  # A lease lapses after so long without a heartbeat.
@@ -149,6 +150,7 @@ class Job(_Part, frozen=True, kw_only=True):
     cursor_column: str | None = None  # Its smallest and largest value are kept with each commit.
     drift: Drift = Drift.FAIL
     expectations: tuple[Expectation, ...] = ()
+    partitions: Partitions | None = None  # Of its outputs. None: those of its inputs, see core.pipeline.plan.
 
     @property
     def is_source(self) -> bool:

@@ -19,8 +19,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
-from qo.core.pipeline.dag import Dag, Input, Job, to_json
+from qo.core.pipeline.dag import Dag, Input, Job, Strategy, to_json
+from qo.core.pipeline.partitions import Partitions
 
 _SPACE = uuid.UUID("0d7c8bb0-52f0-5a3c-8d0a-7d6b4c1fd7a5")  # The namespace of all ids derived here.
 
@@ -42,11 +44,13 @@ _OPERATIONAL = frozenset(
         "cursor_column",
         "drift",
         "expectations",
+        "partitions",
     }
 )
 _OPERATIONAL_CONFIG = {"ingest": frozenset({"missing"})}  # By operator.
 _OPERATIONAL_SOURCE = frozenset({"schedule", "timezone", "webhook_path", "secret", "poll_seconds"})
 _OPERATIONAL_INPUT = frozenset({"refresh"})
+_NAMING_PARTITIONS = frozenset({"range_splitter", "range_aggregator"})  # Operators that make keys of their own.
 
 
 def derive_id(*parts: str | int) -> str:
@@ -101,7 +105,7 @@ class PlannedOutput:
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    job: Job
+    job: Job  # With the partitions that it has from its inputs.
     logical_id: str
     edition_id: str
     config_hash: str
@@ -134,8 +138,19 @@ def plan(dag: Dag, datasets: Mapping[str, str] | None = None) -> Plan:
     planned: dict[str, PlannedJob] = {}
     version = content_hash(dag)
     for job in in_order(dag):
-        planned[job.name] = _plan_job(dag, version, job, planned, datasets or {})
+        with_partitions = replace(job, partitions=partitions_of(dag, job, planned))
+        planned[job.name] = _plan_job(dag, version, with_partitions, planned, datasets or {})
     return Plan(dag, version, tuple(planned.values()), published)
+
+
+def partitions_of(dag: Dag, job: Job, planned: Mapping[str, PlannedJob]) -> Partitions | None:
+    """Return what a job's partitions are: as declared, or those of its inputs where it makes one for each of theirs."""
+    per_partition = job.execution_strategy is Strategy.PER_PARTITION and job.operator not in _NAMING_PARTITIONS
+    if job.partitions is not None or not per_partition:
+        return job.partitions
+    producers = [upstream(dag, each) for each in job.inputs if each.trigger]
+    kinds = {planned[name].job.partitions if name is not None else None for name in producers}
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def in_order(dag: Dag) -> list[Job]:

@@ -16,6 +16,7 @@ from qo.api.contract.task import (
 )
 from qo.core.lifecycle import Rejected, Renew
 from qo.core.pipeline.event import Event
+from qo.core.pipeline.partitions import check_key
 from qo.core.pipeline.topology import Topology
 from qo.core.task import Status
 from qo.dispatcher.attempts import claiming, pins
@@ -125,6 +126,7 @@ def own_events(bodies: Sequence[EventBody], outputs: Sequence[Output]) -> list[E
 
 def _event(body: EventBody, outputs: Sequence[Output]) -> Event:
     output = _output(body, outputs)
+    check_key(output.partitions, body.partition_key)
     return Event(
         dataset_id=output.dataset_id,
         generation_id=output.generation_id,

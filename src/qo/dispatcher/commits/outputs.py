@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from qo.api.contract.task import OutputBody
 from qo.core.pipeline.dag import Job
 from qo.core.pipeline.event import Event, validate
-from qo.core.pipeline.topology import Topology
+from qo.core.pipeline.partitions import Partitions, check_key
+from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks.rows import Row
@@ -25,6 +26,7 @@ class Output:
     index: int
     dataset_id: str
     generation_id: str
+    partitions: Partitions | None = None  # Keys of others are refused.
 
 
 def prefix_path(dataset_id: str, generation_id: str, task_id: str, attempt: int) -> str:
@@ -36,7 +38,7 @@ def outputs_of(tx: Tx, live: Topology, row: Row) -> list[Output]:
     """Return the outputs of a task's job, in order of index."""
     job = live.jobs.get(row["edition_id"])
     if job is not None:
-        return [Output(each.index, each.dataset_id, each.generation_id) for each in job.outputs]
+        return live_outputs(job)
     generations, datasets = schema.generations, schema.datasets
     rows = tx.execute(
         sa.select(datasets.c.output, datasets.c.id, generations.c.id)
@@ -45,6 +47,12 @@ def outputs_of(tx: Tx, live: Topology, row: Row) -> list[Output]:
         .order_by(datasets.c.output)
     )
     return [Output(index, dataset_id, generation_id) for index, dataset_id, generation_id in rows]
+
+
+def live_outputs(job: LiveJob) -> list[Output]:
+    """Return the outputs of a live job, in order of index."""
+    partitions = job.job.partitions
+    return [Output(each.index, each.dataset_id, each.generation_id, partitions) for each in job.outputs]
 
 
 def definition_of(tx: Tx, live: Topology, row: Row) -> Job:
@@ -107,6 +115,7 @@ def _event(row: Row, body: OutputBody, output: Output) -> Event:
             start, end = row["start"], row["end"]
         if key is None and row["cursor"] is None:
             raise UsageError(f"output {body.output} needs a partition_key or a cursor: its task has neither")
+    check_key(output.partitions, key)
     cursor = body.cursor if key is not None or body.cursor is not None else row["cursor"]
     return validate(
         Event(

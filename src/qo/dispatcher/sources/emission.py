@@ -23,7 +23,7 @@ from qo.core.pipeline.plan import derive_id, logical_job_id
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 from qo.dispatcher.attempts.running import own_events
 from qo.dispatcher.commits import commits
-from qo.dispatcher.commits.outputs import Output, Write
+from qo.dispatcher.commits.outputs import Output, Write, live_outputs
 from qo.dispatcher.events import event_log as kept_events
 from qo.dispatcher.events.event_log import ProducedEvent
 from qo.dispatcher.state import topology
@@ -185,7 +185,7 @@ class _Emission:
 
 
 def _emission(job: LiveJob, key: str, bodies: Sequence[EventBody]) -> _Emission:
-    outputs = [Output(each.index, each.dataset_id, each.generation_id) for each in job.outputs]
+    outputs = live_outputs(job)
     events = _validate(bodies, outputs)
     return _Emission(job, outputs, events, _task(job, key, events), f"source:{job.logical_id}:{key}")
 
