@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from support.cli.command import Qo
 from support.dispatcher.states import Clock, opened
 from support.servers.postgres import PostgresServer
-from support.sink.warehouses import Warehouse, warehouse
+from support.sink.warehouses import Warehouse, start_sink, until, warehouse
 
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'qo sink' AND wait_event_type = 'Lock'"
 
@@ -25,23 +23,6 @@ async def shop(tmp_path: Path, postgres_server: PostgresServer) -> AsyncIterator
     with opened(f"sqlite:{tmp_path / 'state.db'}", Clock()) as state:
         async with warehouse(state, tmp_path, url) as made:
             yield made
-
-
-def start_sink(shop: Warehouse) -> subprocess.Popen[str]:
-    environ = {
-        "QO_SINK_DATABASES": f"data={shop.url}",
-        "QO_SINK_POLL_MS": "20",
-        "QO_DISPATCHER_INTERNAL_URL": shop.dispatcher.addresses.internal,
-        "QO_WORKER_TOKEN": shop.dispatcher.tokens["worker"],
-        "QO_LOG": "warning",
-    }
-    return Qo(shop.directory, environ).start("sink")
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - another process brings it about.
-            await asyncio.sleep(0.02)
 
 
 async def test_a_loader_that_is_killed_before_or_after_its_transaction_loads_nothing_twice(

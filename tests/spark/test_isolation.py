@@ -91,3 +91,7 @@ async def test_s3a_is_not_isolated_and_says_so(books: State, tmp_path: Path, sts
         assert (done["status"], done["outcome"]) == ("pending", "rescheduled"), done
         assert "s3a" in done["error"]
         assert here.written("clean") == []
+    async with isolated_site(books, tmp_path, sts_server, SHOP, **how | {"use": CredentialUse.AUTO}) as here:
+        # It runs with the rights of the worker, and fails here only for want of the jars.
+        done = await here.run("clean", "p2")
+        assert done["data_access"] == DataAccess.S3A, done

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from qo.api.contract.task import Piece
 from qo.config.location import local_path
-from qo.errors import ConfigError, CorruptRecord, UsageError
+from qo.errors import ConfigError, CorruptRecord, NotFound, UsageError
 
 BATCH_ROWS = 10_000
 
@@ -31,7 +31,7 @@ def file_uris(piece: Piece) -> list[str]:
 
 
 def open_file(uri: str, files: Files) -> Any:
-    """Open a Parquet file, a context. Raises NotFound, CorruptRecord, and ConfigError without pyarrow."""
+    """Open a Parquet file, a context. Raises CorruptRecord, also if it is gone, and ConfigError without pyarrow."""
     try:
         import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
         import pyarrow.parquet as pq  # pyright: ignore[reportMissingTypeStubs]
@@ -41,9 +41,12 @@ def open_file(uri: str, files: Files) -> Any:
         ) from None
     arrow: Any = pa
     parquet: Any = pq
-    source: Any = local_path(uri) if uri.startswith("file:") else arrow.BufferReader(files.read(uri))
     try:
+        source: Any = local_path(uri) if uri.startswith("file:") else arrow.BufferReader(files.read(uri))
         return parquet.ParquetFile(source)
+    except (NotFound, FileNotFoundError):
+        # Not NotFound: that is how the dispatcher answers for a sink that has ended.
+        raise CorruptRecord(f"{uri} is committed, and gone: remove the partition, or make it again") from None
     except arrow.ArrowException as error:
         raise CorruptRecord(f"{uri} cannot be read as Parquet: {str(error).partition(chr(10))[0]}") from error
 

@@ -159,7 +159,7 @@ class Installation:
         Returns a sentence for each process that was started for pipelines that others deployed.
         """
         started: list[str] = []
-        if any(publish.to is not None for each in self._pipelines for publish in each.dag.publish.values()):
+        if self.has_sinks:
             self._ensure(SINK)
         for version in survey.versions:
             for job in version.jobs:
@@ -171,6 +171,11 @@ class Installation:
                 if role is not None and self._ensure(role) and role not in self._required:
                     started.append(f"started {role} for {version.dag}")
         return started
+
+    @property
+    def has_sinks(self) -> bool:
+        """Whether a pipeline of this ``qo up`` publishes to a database."""
+        return any(publish.to is not None for each in self._pipelines for publish in each.dag.publish.values())
 
     def _has_workers(self, name: str) -> bool:
         # A job of an earlier deploy may have a runtime that the settings no longer have.

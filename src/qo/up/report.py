@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from qo.api.contract.sink import SinkState
 from qo.core.pipeline.plan import Plan
 from qo.core.pipeline.topology import LIVE
 from qo.core.words import plural
@@ -149,6 +150,17 @@ def print_stuck(stuck: Sequence[StuckTask], print_line: PrintLine) -> None:
     if stuck:
         jobs = sorted({name for each in stuck for name in each.failed})
         print_line(f"    it waits for the failed tasks of {', '.join(jobs)}: replay those, then run qo up again")
+
+
+def find_behind(sinks: Sequence[SinkState]) -> list[SinkState]:
+    """Return the sinks whose tables lack something because loading them fails."""
+    return [each for each in sinks if each.error is not None and not each.is_current]
+
+
+def print_sinks(sinks: Sequence[SinkState], print_line: PrintLine) -> None:
+    """Print how far the tables of databases are."""
+    for each in sinks:
+        print_line(f"sink {each.name}: {each.text}")
 
 
 def print_failures(failed: Sequence[Failure], print_line: PrintLine) -> None:

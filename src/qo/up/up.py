@@ -151,12 +151,13 @@ def _print_report(
     print_line(f"data {installation.settings.dispatcher.data}, logs {installation.logs}")
     if result.last_survey is not None:
         report.print_open(result.last_survey, print_line)
+    report.print_sinks(result.sinks, print_line)
     report.print_failures(failed, print_line)
     report.print_stuck(result.stuck, print_line)
     refused = any(each.staged is not None and each.refusal is not None for each in result.rollouts)
     code = (
         EXIT_FAILED
-        if failed or result.stuck
+        if failed or result.stuck or report.find_behind(result.sinks)
         else EXIT_INTERRUPTED
         if result.interrupted
         else Refused.exit_code
@@ -166,7 +167,10 @@ def _print_report(
     documents = [report.document(each, rollout) for each, rollout in zip(reports, result.rollouts, strict=True)]
     open_tasks = [] if result.last_survey is None else report.open_document(result.last_survey)
     stuck = [asdict(each) for each in result.stuck]
-    return Outcome(code, _document(documents, open=open_tasks, unfinished=stuck, seconds=result.seconds))
+    common: dict[str, Any] = {"open": open_tasks, "unfinished": stuck, "seconds": result.seconds}
+    if result.sinks:
+        common["sinks"] = [each.model_dump(mode="json") for each in result.sinks]
+    return Outcome(code, _document(documents, **common))
 
 
 def _document(pipelines: Sequence[Mapping[str, Any]], **common: Any) -> dict[str, Any]:

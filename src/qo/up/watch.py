@@ -6,12 +6,15 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 
+from qo.api.contract.sink import SinkState
 from qo.core.pipeline.topology import VersionStatus
 from qo.dispatcher.sources import live_sources
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.views.live_versions import Live, LivePipeline, ended_versions, live_pipelines
+from qo.dispatcher.views.sinks import find_states_of_dags
 from qo.dispatcher.views.stuck import StuckTask
 from qo.pipeline.sources import SOURCES
 from qo.up.changes import EndStatuses, describe_changes
@@ -36,6 +39,7 @@ class WatchResult:
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     interrupted: bool = False
     stuck: Sequence[StuckTask] = ()  # The tasks that could not end.
+    sinks: Sequence[SinkState] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class Snapshot:
     survey: Survey
     live: Live
     end_statuses: EndStatuses
+    sinks: Sequence[SinkState] = ()  # Of the pipelines of this ``qo up``.
 
 
 class Watch:
@@ -56,6 +61,7 @@ class Watch:
         self._dags = {each.dag for each in rollouts}
         self._live: Live | None = None
         self._printed: set[str] = set()
+        self._began: datetime | None = None  # By the clock of the state: what was reported before is not news.
 
     async def run(self, stop: asyncio.Event) -> WatchResult:
         """Watch until the end. Raises the error of a process that cannot work."""
@@ -63,12 +69,12 @@ class Watch:
         began, idle = time.monotonic(), 0
         while not stop.is_set():
             snapshot = await self._installation.read(self._read_snapshot)
-            result.last_survey = snapshot.survey
+            result.last_survey, result.sinks = snapshot.survey, snapshot.sinks
             self._print_changes(snapshot)
-            self._view.show(snapshot.survey, [*self._installation.problems(), *self._describe_waits()])
+            self._view.show(snapshot.survey, self._describe_problems(snapshot))
             if await self._advance(snapshot):
                 result.seconds["rebuild"] = time.monotonic() - began
-            if self._is_done(snapshot.survey) or (self._once and snapshot.survey.is_blocked(self._dags)):
+            if self._is_ended(snapshot):
                 idle, result.stuck = idle + 1, snapshot.survey.stuck
             elif not self._is_retrying(snapshot.survey, result.stuck):
                 idle, result.stuck = 0, ()
@@ -85,7 +91,13 @@ class Watch:
 
     def _read_snapshot(self, tx: Tx) -> Snapshot:
         live = live_pipelines(tx)
-        return Snapshot(survey(tx, settle_s=SETTLE_S), live, ended_versions(tx, self._live or {}, live))
+        self._began = self._began or tx.now
+        return Snapshot(
+            survey(tx, settle_s=SETTLE_S),
+            live,
+            ended_versions(tx, self._live or {}, live),
+            find_states_of_dags(tx, self._dags) if self._installation.has_sinks else (),
+        )
 
     def _print_changes(self, snapshot: Snapshot) -> None:
         """Print what others changed since the last snapshot, and which processes were started."""
@@ -124,6 +136,20 @@ class Watch:
     def _describe_waits(self) -> list[str]:
         """Return what our versions wait for while they are built, in words."""
         return [text for each in self._rollouts if each.staged is not None for text in each.staged.waits]
+
+    def _describe_problems(self, snapshot: Snapshot) -> list[str]:
+        failing = [f"sink {each.name}: {each.text}" for each in snapshot.sinks if each.error is not None]
+        return [*self._installation.problems(), *self._describe_waits(), *failing]
+
+    def _is_ended(self, snapshot: Snapshot) -> bool:
+        """Return whether our pipelines have nothing left to do that can be done."""
+        tasks_ended = self._is_done(snapshot.survey) or (self._once and snapshot.survey.is_blocked(self._dags))
+        return tasks_ended and not any(map(self._is_loading, snapshot.sinks))
+
+    def _is_loading(self, sink: SinkState) -> bool:
+        """Return whether a table is still to be brought up to date. One that fails is not waited for."""
+        is_heard = sink.reported_at is not None and self._began is not None and sink.reported_at >= self._began
+        return not sink.is_current and (sink.error is None or not is_heard)
 
     def _is_done(self, survey: Survey) -> bool:
         blocked = sum(each.staged.blocked for each in self._rollouts if each.staged is not None)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+import io
+import subprocess
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +18,7 @@ import pyarrow.parquet as pq
 
 from qo.api.contract.task import Claimed, ClaimRequest, CompleteRequest, Outcome
 from qo.config.location import local_path
-from qo.config.settings import Settings
+from qo.config.settings import S3Settings, Settings
 from qo.config.sink import SinkSettings
 from qo.core.pipeline.dag import Dag
 from qo.dispatcher.attempts import claiming, completion
@@ -24,10 +27,13 @@ from qo.dispatcher.state.database import State
 from qo.dispatcher.state.datasets import resolve
 from qo.dispatcher.versions import cutover
 from qo.sink.follower import SinkFollower
+from qo.sink.piece_files import Files
 from qo.store.blocking_files import BlockingFiles
+from support.cli.command import Qo
 from support.dispatcher.listeners import Served, served
 from support.dispatcher.pipeline_tasks import fence, manual_task, output, woken
 from support.dispatcher.pipelines import dag, deployed, edited, live, loaded, source, staged
+from support.servers.s3 import S3Server
 
 Rows = Sequence[tuple[Any, ...]]
 
@@ -42,6 +48,12 @@ def with_sink(plain: Dag, name: str, **fields: Any) -> Dag:
 SHOP = with_sink(dag("shop", source("orders"), publish={"orders": "orders"}), "orders")
 
 
+@dataclass(frozen=True)
+class Bucket:
+    server: S3Server
+    name: str
+
+
 @dataclass
 class Warehouse:
     state: State
@@ -49,25 +61,47 @@ class Warehouse:
     url: str  # Of the data's database.
     dispatcher: Served
     service: SinkFollower
+    bucket: Bucket | None = None  # Where the data is; None: below the directory.
     commits: int = 0
+
+    @property
+    def root(self) -> str:
+        return f"file:{self.directory / 'data'}" if self.bucket is None else f"s3://{self.bucket.name}/data"
 
     def commit(self, key: str, columns: Mapping[str, Any], *, version: int | None = None) -> None:
         """Commit a partition with one file of these columns."""
+        file = io.BytesIO()
+        pq.write_table(pa.table(dict(columns)), file)
+        self.commit_file(key, file.getvalue(), len(next(iter(columns.values()))), version=version)
+
+    def commit_file(self, key: str, body: bytes, rows: int, *, version: int | None = None) -> None:
         self.commits += 1
-        root = f"file:{self.directory / 'data'}"
         job = live(loaded(self.state), "shop.orders", version)
         task = manual_task(self.state, job, f"{key}-{self.commits}")
         with self.state.write() as tx:
             woken(tx, task)
-            held = claiming.claim(tx, ClaimRequest(task_id=task, worker_id="w"), root)
+            held = claiming.claim(tx, ClaimRequest(task_id=task, worker_id="w"), self.root)
         assert isinstance(held, Claimed)
-        made = output(held, partition_key=key, rows=len(next(iter(columns.values()))))
-        place = local_path(str(made.location))
-        place.mkdir(parents=True)
-        pq.write_table(pa.table(dict(columns)), place / "part-0.parquet")
+        made = output(held, partition_key=key, rows=rows)
+        self._write(f"{made.location}/part-0.parquet", body)
         with self.state.write() as tx:
             request = CompleteRequest(**fence(held), outcome=Outcome.SUCCESS, outputs=[made])
-            completion.complete(tx, request, root)
+            completion.complete(tx, request, self.root)
+
+    def _write(self, uri: str, body: bytes) -> None:
+        if self.bucket is None:
+            path = local_path(uri)
+            path.parent.mkdir(parents=True)
+            path.write_bytes(body)
+        else:
+            key = uri.removeprefix(f"s3://{self.bucket.name}/")
+            self.bucket.server.admin.put_object(Bucket=self.bucket.name, Key=key, Body=body)
+
+    def files(self) -> list[str]:
+        """The keys of the objects with data."""
+        assert self.bucket is not None
+        listed = self.bucket.server.admin.list_objects_v2(Bucket=self.bucket.name, Prefix="data/")
+        return [each["Key"] for each in listed.get("Contents", [])]
 
     def remove(self, key: str) -> None:
         with self.state.write() as tx:
@@ -94,9 +128,9 @@ class Warehouse:
         return answer.json()["sinks"]
 
 
-def service_of(dispatcher: Served, url: str, client: Any = None) -> SinkFollower:
-    settings = Settings(sink=SinkSettings(databases=(("data", url),), poll_ms=20))
-    return SinkFollower(client or dispatcher.worker(), settings.sink, BlockingFiles(settings))
+def service_of(dispatcher: Served, url: str, client: Any = None, files: Files | None = None) -> SinkFollower:
+    settings = SinkSettings(databases=(("data", url),), poll_ms=20)
+    return SinkFollower(client or dispatcher.worker(), settings, files or BlockingFiles())
 
 
 @asynccontextmanager
@@ -105,3 +139,39 @@ async def warehouse(state: State, directory: Path, url: str) -> AsyncIterator[Wa
     deployed(state, SHOP)
     async with served(state, directory) as dispatcher, dispatcher.worker() as client:
         yield Warehouse(state, directory, url, dispatcher, service_of(dispatcher, url, client))
+
+
+@asynccontextmanager
+async def bucket_warehouse(state: State, directory: Path, url: str, server: S3Server) -> AsyncIterator[Warehouse]:
+    """The same, with the data in a bucket. The variables of the process must lead to the server."""
+    bucket = Bucket(server, server.make_bucket(versioned=False))
+    deployed(state, SHOP)
+    async with (
+        served(state, directory, data=f"s3://{bucket.name}/data") as dispatcher,
+        dispatcher.worker() as client,
+    ):
+        s3 = S3Settings(endpoint=server.endpoint, region=server.region)
+        files = BlockingFiles(Settings(s3=s3), asyncio.get_running_loop())
+        try:
+            yield Warehouse(state, directory, url, dispatcher, service_of(dispatcher, url, client, files), bucket)
+        finally:
+            await files.close()
+
+
+def start_sink(shop: Warehouse) -> subprocess.Popen[str]:
+    environ = {
+        "QO_SINK_DATABASES": f"data={shop.url}",
+        "QO_SINK_POLL_MS": "20",
+        "QO_DISPATCHER_INTERNAL_URL": shop.dispatcher.addresses.internal,
+        "QO_WORKER_TOKEN": shop.dispatcher.tokens["worker"],
+        "QO_LOG": "warning",
+    }
+    if shop.bucket is not None:
+        environ |= shop.bucket.server.environment(shop.bucket.name)
+    return Qo(shop.directory, environ).start("sink")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - another process brings it about.
+            await asyncio.sleep(0.02)

@@ -5,7 +5,7 @@ The books in the database of a table are the truth about it. Loaders report here
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -64,15 +64,34 @@ def report(tx: Tx, name: str, body: SinkReport) -> None:
 
 def find_states(tx: Tx, dataset_id: str) -> list[SinkState]:
     """Return how far the sinks of a dataset are."""
-    published = sa.select(_publications).where(_publications.c.dataset_id == dataset_id, _has_sink())
-    rows = tx.all(published.order_by(_publications.c.name))
+    return _read_states(tx, _publications.c.dataset_id == dataset_id)
+
+
+def find_states_of_dags(tx: Tx, dags: Collection[str]) -> list[SinkState]:
+    """Return how far the sinks of pipelines are, as their active versions publish."""
+    return _read_states(tx, _publications.c.dag.in_(sorted(dags)))
+
+
+def _read_states(tx: Tx, which: sa.ColumnElement[bool]) -> list[SinkState]:
+    rows = tx.all(sa.select(_publications).where(which, _has_sink()).order_by(_publications.c.name))
     if not rows:
         return []
-    current = topology.load(tx).current.get(dataset_id)
+    serving = topology.load(tx).current
+    current = {row["dataset_id"]: serving.get(row["dataset_id"]) for row in rows}
     table = schema.generations
-    latest = tx.value(sa.select(table.c.revision).where(table.c.id == current)) if current is not None else None
+    ids = sorted(each for each in current.values() if each is not None)
+    latest = {
+        id_: revision
+        for id_, revision in tx.execute(sa.select(table.c.id, table.c.revision).where(table.c.id.in_(ids)))
+    }
     marks = _load_marks(tx, [row["name"] for row in rows])
-    return [_state(tx, row, marks.get(row["name"]), current, latest or 0) for row in rows]
+    return [
+        _state(
+            tx, row, marks.get(row["name"]), generation, latest.get(generation) or 0
+        )  # None before its first commit.
+        for row in rows
+        for generation in [current[row["dataset_id"]]]
+    ]
 
 
 def _state(tx: Tx, row: sa.RowMapping, mark: sa.RowMapping | None, current: str | None, latest: int) -> SinkState:
