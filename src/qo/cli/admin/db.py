@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qo.dispatcher.state.sizes import DatabaseSize
 
 app = new_app()
-db = new_group(app, "db", "Upgrade the dispatcher's database, and show its version and size.")
+db = new_group(app, "db", "Upgrade the state database; show its version and size.")
 
 T = TypeVar("T")
 
