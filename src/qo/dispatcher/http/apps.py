@@ -21,6 +21,7 @@ from qo.dispatcher.http import (
     backfills,
     bundles,
     dags,
+    dashboard_routes,
     datasets,
     fastapi_routes,
     garbage,
@@ -94,6 +95,7 @@ def _public_operations() -> Mapping[str, Operation]:
     for part in (
         health,
         dags,
+        dashboard_routes,
         planning,
         datasets,
         reading,

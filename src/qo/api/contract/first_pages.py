@@ -1,0 +1,116 @@
+"""What the first pages of a dashboard show: health of pipelines, partitions over jobs, runs over time, names."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from qo.api.contract.body import Answer
+
+
+class PublishedHealth(Answer):
+    """A published dataset of a pipeline, and when it last changed."""
+
+    name: str
+    dataset: str  # The job that makes it, as dag.job.
+    committed_at: datetime | None = None  # Null: it is empty.
+    partitions: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+class PipelineHealth(Answer):
+    """The live versions of a pipeline at a glance."""
+
+    name: str
+    active: int | None = None
+    next: int | None = None  # The version beside it, which is being built.
+    next_status: str | None = None
+    paused: str | None = None
+    jobs: int
+    running: int
+    waiting: int  # Tasks that are due or will be, and do not run.
+    failed: int  # Open failures.
+    held: int  # Jobs that are held back or paused.
+    sources: int
+    sources_failed: int  # Always-on sources that do not run.
+    published: list[PublishedHealth] = []
+
+
+class HealthPage(Answer):
+    now: datetime
+    pipelines: list[PipelineHealth]
+    next: str | None = None
+
+
+class GridCell(Answer):
+    """A partition of a job: what is committed, and what is going on."""
+
+    key: str
+    state: str  # done, running, waiting or failed
+    committed_at: datetime | None = None  # Null: nothing is committed.
+    rows: int | None = None
+    task_id: str | None = None  # Of the task that is open or has failed; else of the one that committed it.
+    since: datetime | None = None  # When that task was created, or its attempt began.
+
+
+class GridRow(Answer):
+    job: str
+    edition_id: str
+    cells: list[GridCell]  # Newest key first; keys that the job has nothing for are left out.
+
+
+class GridAnswer(Answer):
+    """Partitions over jobs: columns are keys, rows are jobs, each after those that it reads."""
+
+    dag: str
+    version: int
+    keys: list[str]  # In descending order.
+    rows: list[GridRow]
+    before: str | None = None  # Pass it to see older keys; null: there are none.
+    more_jobs: bool = False  # Jobs beyond the first 200 are left out.
+
+
+class TimelineAttempt(Answer):
+    attempt: int
+    started_at: datetime
+    ended_at: datetime | None = None
+    outcome: str | None = None
+    worker_id: str | None = None
+
+
+class TimelineTask(Answer):
+    """A task with the times that it waited and ran."""
+
+    id: str
+    job: str
+    status: str
+    partition_key: str | None = None
+    cursor: int | None = None
+    created_at: datetime
+    available_at: datetime  # Before this it was not due.
+    completed_at: datetime | None = None
+    attempts: list[TimelineAttempt] = []
+
+
+class TimelineAnswer(Answer):
+    """The newest tasks of a pipeline, newest first."""
+
+    now: datetime
+    tasks: list[TimelineTask]
+    before: datetime | None = None  # Pass it to see older tasks; null: there are none.
+
+
+class SearchHit(Answer):
+    kind: str  # pipeline, job, dataset, partition or task
+    name: str
+    about: str = ""  # In words: what it belongs to.
+    dag: str | None = None
+    job: str | None = None
+    task_id: str | None = None
+    dataset: str | None = None
+    partition_key: str | None = None
+
+
+class SearchAnswer(Answer):
+    hits: list[SearchHit]
+    more: bool = False

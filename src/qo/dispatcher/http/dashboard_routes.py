@@ -1,0 +1,67 @@
+"""Routes for the first pages of a dashboard: health, partitions over jobs, runs over time, search."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import Query
+
+from qo.api.contract.first_pages import GridAnswer, HealthPage, SearchAnswer, TimelineAnswer
+from qo.dispatcher.http.dags import Name
+from qo.dispatcher.http.routes import After, ContextParam, Limit, Routes
+from qo.dispatcher.views import name_search, partition_grid, pipeline_health, run_timeline
+
+
+def list_health(context: ContextParam, after: After = None, limit: Limit = 100) -> HealthPage:
+    """List the pipelines with what runs, waits, has failed or is held, and how old their published datasets are."""
+    with context.state.read() as tx:
+        return pipeline_health.list_health(tx, after, limit)
+
+
+def show_grid(
+    context: ContextParam,
+    dag: Name,
+    version: Annotated[
+        int | None, Query(ge=1, le=2**31 - 1, description="A live version; unset: the active one.")
+    ] = None,
+    before: Annotated[
+        str | None, Query(max_length=200, description="Only keys before this one: the before of the last answer.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=200, description="How many keys at most.")] = 60,
+) -> GridAnswer:
+    """Show partitions over jobs: how far each job has come with the newest partitions."""
+    with context.state.read() as tx:
+        return partition_grid.show_grid(tx, dag, version=version, before=before, limit=limit)
+
+
+def list_timeline(
+    context: ContextParam,
+    dag: Name,
+    job: Annotated[str | None, Query(max_length=200, description="Only tasks of this job.")] = None,
+    before: Annotated[datetime | None, Query(description="Only tasks that were created before this.")] = None,
+    limit: Annotated[int, Query(ge=1, le=500, description="How many tasks at most.")] = 200,
+) -> TimelineAnswer:
+    """List the newest tasks of a pipeline, each with the times that it waited and ran."""
+    with context.state.read() as tx:
+        return run_timeline.list_timeline(tx, dag, job=job, before=before, limit=limit)
+
+
+def search_names(
+    context: ContextParam,
+    text: Annotated[
+        str,
+        Query(min_length=1, max_length=700, description="A part of a name, DATASET@KEY, or the id of a task."),
+    ],
+    limit: Annotated[int, Query(ge=1, le=100, description="How many at most.")] = 20,
+) -> SearchAnswer:
+    """Search pipelines, jobs, datasets, partitions and tasks by name."""
+    with context.state.read() as tx:
+        return name_search.search(tx, text, limit)
+
+
+def install(routes: Routes) -> None:
+    routes.get("/v1/health", list_health)
+    routes.get("/v1/dags/{dag}/grid", show_grid, 404, 409)
+    routes.get("/v1/dags/{dag}/timeline", list_timeline, 404)
+    routes.get("/v1/search", search_names)
