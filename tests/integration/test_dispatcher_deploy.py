@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -16,6 +17,7 @@ from qo.dispatcher.tasks.creation import NewTask, create
 from qo.dispatcher.versions import cutover, deploy
 from qo.errors import Refused, UsageError
 from qo.pipeline.registry import DEFAULT, registry
+from support.dispatcher.listeners import served
 from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
 
 SHOP = dag(
@@ -329,3 +331,39 @@ def test_how_long_an_attempt_may_take_says_the_registry(state: State) -> None:
         assert all(each.new for each in created)
         kept = tx.execute(sa.select(schema.tasks.c.job, schema.tasks.c.timeout_seconds))
         assert dict(kept.all()) == {"orders": 7.0, "feed": None, "clean": 7.0, "own": 9.0}
+
+
+QUERY_REPORT = """\
+name: report
+jobs:
+- name: totals
+  activation: reactive
+  runtime: spark
+  operator: sql
+  outputs: 1
+  execution_strategy: PerPartition
+  config:
+    query: |
+      SELECT account, sum(amount)
+      FROM clean_ordres
+      GROUP BY account
+"""
+
+
+async def test_a_query_of_a_deploy_reads_what_others_publish_and_unknown_names_are_refused(
+    state: State, tmp_path: Path
+) -> None:
+    deployed(state, SHOP)
+    async with served(state, tmp_path) as dispatcher:
+        headers = {"Content-Type": "application/yaml"}
+        path = "/v1/dags/report/versions"
+        answer = await dispatcher.post(path, "writer", content=QUERY_REPORT.encode(), headers=headers)
+        assert answer.status_code == 400
+        assert "report.yaml:12:12: the query of 'totals' reads 'clean_ordres'" in answer.text
+        assert "did you mean 'clean_orders'?" in answer.text
+        right = QUERY_REPORT.replace("clean_ordres", "shop.clean_orders")
+        answer = await dispatcher.post(path, "writer", content=right.encode(), headers=headers)
+        assert answer.is_success, answer.text
+        shown = (await dispatcher.get("/v1/dags/report", "reader")).json()
+    assert [each["reads"] for each in shown["jobs"]] == [["clean_orders"]]
+    assert "FROM shop.clean_orders" in shown["source"]

@@ -23,6 +23,7 @@ from qo.core.pipeline.dag import Dag
 from qo.pipeline.document import plain
 from qo.pipeline.parsing import build_dag
 from qo.pipeline.problems import Problem, Report, Spot
+from qo.pipeline.query_inputs import OpenQuery
 from qo.pipeline.registry import DEFAULT, Registry
 from qo.pipeline.rendering import to_yaml
 from qo.pipeline.sources import all_source_fields
@@ -177,12 +178,18 @@ class Pipeline:
         self._spot.parts["publish"].parts[name] = spot
 
     def document(
-        self, *, registry: Registry = DEFAULT, known_datasets: Callable[[str], bool] | None = None
+        self,
+        *,
+        registry: Registry = DEFAULT,
+        known_datasets: Mapping[str, str] | None = None,
+        open_query: OpenQuery | None = None,
     ) -> Dag:
         """Return the resolved DAG. Raises DefinitionError, whose problems point to where jobs were declared."""
         report = Report(self._spot, list(self._problems))
         whole = {**self._head, "jobs": self._jobs, **({"publish": self._publish} if self._publish else {})}
-        return build_dag(plain(whole, report), report, registry=registry, known_datasets=known_datasets)
+        return build_dag(
+            plain(whole, report), report, registry=registry, known_datasets=known_datasets, open_query=open_query
+        )
 
     def to_yaml(self) -> str:
         """Return the definition file with the same meaning."""

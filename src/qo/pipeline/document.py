@@ -47,7 +47,7 @@ def parse(text: str, report: Report) -> Document | None:
         report.add((), "the file is empty", "begin with 'name:' and 'jobs:'")
         return None
     report.spot = builder.root[1]
-    return Document(*builder.root)
+    return Document(*builder.root, text)
 
 
 def _as_yaml(text: str) -> str:

@@ -244,7 +244,11 @@ JOB = Record(
             "replace: a partition written again replaces the old one. append: rows are added, once by unique_key.",
             default="replace",
         ),
-        Field("inputs", Items(INPUT, at_least=1), "reactive: what it reads."),
+        Field(
+            "inputs",
+            Items(INPUT, at_least=1),
+            "reactive: what it reads. What a query names is added to them: sql and alert may leave them out.",
+        ),
         Field(
             "execution_strategy",
             choice(Strategy),

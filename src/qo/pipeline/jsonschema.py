@@ -148,7 +148,8 @@ def _job_rules(definitions: dict[str, Schema]) -> list[Schema]:
     """Return the rules for fields of a job that need or exclude each other."""
     return [
         _when({"activation": {"const": "source"}}, SOURCE_ONLY[0], {*REACTIVE_ONLY[0], *REACTIVE_ONLY[1]}),
-        _when({"activation": {"const": "reactive"}}, REACTIVE_ONLY[0], {*SOURCE_ONLY[0], *SOURCE_ONLY[1]}),
+        _when({"activation": {"const": "reactive"}}, ("execution_strategy",), {*SOURCE_ONLY[0], *SOURCE_ONLY[1]}),
+        _inputs_rule(),
         {
             **_when({"update_strategy": {"const": "append"}}, ("unique_key",), set()),
             "else": {"properties": {"unique_key": False}},
@@ -162,6 +163,14 @@ def _job_rules(definitions: dict[str, Schema]) -> list[Schema]:
             "else": {"required": list(CODELESS_JOB)},
         },
     ]
+
+
+def _inputs_rule() -> Schema:
+    """Return the rule that a reactive job lists its inputs, unless its query says what they are."""
+    with_query = {"enum": sorted(name for name, spec in BUILT_IN.items() if spec.takes_query_file)}
+    rule = _when({"activation": {"const": "reactive"}}, ("inputs",), set())
+    rule["if"]["not"] = {"properties": {"operator": with_query}, "required": ["operator"]}
+    return rule
 
 
 def _config_rule(spec: OperatorSpec, config: Record, definitions: dict[str, Schema]) -> Schema:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from qo.core.pipeline.dag import Dag, Job
@@ -16,23 +17,30 @@ from qo.pipeline.code.fingerprint import fingerprint
 from qo.pipeline.code.modules import Unresolvable
 from qo.pipeline.operators.built_in import BUILT_IN
 from qo.pipeline.parsing import read
+from qo.pipeline.query_inputs import QueryFile, write_plain_names
 from qo.pipeline.registry import DEFAULT, FUNCTION, Registry
 from qo.pipeline.rendering import to_yaml
 from qo.pipeline.target import resolve
 
 
 def load(
-    target: str, *, registry: Registry = DEFAULT, known_datasets: Callable[[str], bool] | None = None
+    target: str, *, registry: Registry = DEFAULT, known_datasets: Mapping[str, str] | None = None
 ) -> tuple[Dag, str]:
     """Return the resolved DAG and the text of its definition, which is YAML for a declaration in Python.
 
     Raises UsageError for a target that cannot be opened or imported, and DefinitionError for mistakes in it.
     """
     resolved = resolve(target)
+
+    def open_query(name: str) -> QueryFile:
+        path = str(resolved.directory / name)
+        return QueryFile(path, _read_text(path))
+
+    context: dict[str, Any] = {"registry": registry, "known_datasets": known_datasets, "open_query": open_query}
     if resolved.pipeline is None:
         text = _read_text(str(resolved.file))
-        return read(text, file=str(resolved.file), registry=registry, known_datasets=known_datasets), text
-    dag = resolved.pipeline.document(registry=registry, known_datasets=known_datasets)
+        return read(text, file=str(resolved.file), **context), text
+    dag = resolved.pipeline.document(**context)
     return dag, to_yaml(dag)
 
 
@@ -60,7 +68,7 @@ def load_for_deploy(target: str, *, code: bool = True, registry: Registry = DEFA
     warnings: list[str] = []
     jobs: list[Job] = []
     for job in dag.jobs:
-        complete = _with_query(job, home)
+        complete = _with_query(dag.name, job, home)
         if code and complete.code is None and registry.get(job.runtime).functions and FUNCTION.match(job.operator):
             complete = packing.add(complete, warnings)
         jobs.append(complete)
@@ -96,7 +104,7 @@ class _Packing:
         return pack(self._operators, self._roots, self._project) if self._operators else None
 
 
-def _with_query(job: Job, home: Path) -> Job:
+def _with_query(dag: str, job: Job, home: Path) -> Job:
     """Return the job with its query, where that lies in a ``file`` of its own."""
     name: Any = job.config.get("file")
     spec = BUILT_IN.get(job.operator)
@@ -105,7 +113,8 @@ def _with_query(job: Job, home: Path) -> Job:
     if "query" in job.config:
         raise UsageError(f"job {job.name!r} has both 'query' and 'file' in its config: write one of them")
     config = {key: value for key, value in job.config.items() if key != "file"}
-    return replace(job, config={**config, "query": _read_text(str(home / name))})
+    query = write_plain_names(_read_text(str(home / name)), dag, msgspec.to_builtins(job.inputs))
+    return replace(job, config={**config, "query": query})
 
 
 def _definition_text(text: str, dag: Dag, filled: Dag, registry: Registry) -> str:

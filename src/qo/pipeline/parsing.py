@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from qo.core.pipeline.dag import Dag, resolve_defaults
 from qo.pipeline.document import parse
@@ -10,6 +10,7 @@ from qo.pipeline.draft import draft_dag
 from qo.pipeline.expectations import check_expectations
 from qo.pipeline.operators.operator_rules import check_operator
 from qo.pipeline.problems import Document, Report, Spot
+from qo.pipeline.query_inputs import OpenQuery, complete_queries
 from qo.pipeline.references import check_references
 from qo.pipeline.registry import DEFAULT, SPARK, Registry
 from qo.pipeline.rules import RULES
@@ -20,16 +21,18 @@ def read(
     *,
     file: str = "pipeline.yaml",
     registry: Registry = DEFAULT,
-    known_datasets: Callable[[str], bool] | None = None,
+    known_datasets: Mapping[str, str] | None = None,
+    open_query: OpenQuery | None = None,
 ) -> Dag:
     """Return the resolved DAG of a YAML or JSON text. ``file``: its name in messages.
 
-    ``known_datasets`` returns whether some pipeline publishes a name; None: names of other pipelines are not checked.
+    ``known_datasets``: the pipeline that publishes each name; None: names of other pipelines are not checked.
+    ``open_query`` reads the files of queries; None: their jobs have to declare what they read.
     Raises DefinitionError with everything that is wrong.
     """
     report = Report(Spot(file))
     document = parse(text, report)
-    return build_dag(document, report, registry=registry, known_datasets=known_datasets)
+    return build_dag(document, report, registry=registry, known_datasets=known_datasets, open_query=open_query)
 
 
 def build_dag(
@@ -37,11 +40,12 @@ def build_dag(
     report: Report,
     *,
     registry: Registry,
-    known_datasets: Callable[[str], bool] | None,
+    known_datasets: Mapping[str, str] | None,
+    open_query: OpenQuery | None = None,
 ) -> Dag:
     """Return the resolved DAG of plain data. Raises DefinitionError, also for problems that were reported before."""
     if document is not None:
-        drafted = draft_dag(document, report)
+        drafted = draft_dag(complete_queries(document, report, known_datasets, open_query), report)
         for job_draft in drafted.jobs:
             if report.full:
                 break

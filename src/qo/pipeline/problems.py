@@ -72,6 +72,24 @@ class Document:
 
     value: Any
     spot: Spot
+    text: str = ""  # What it was read from; empty for Python data.
+
+    def locate(self, path: Path, text: str, line: int, column: int) -> tuple[Spot, bool]:
+        """Return the spot of a place within a text value, and True; the spot of the value, and False, where they are
+        not written alike, as in folded or escaped text.
+        """
+        value = self.spot.at(path)
+        lines, own_line = self.text.split("\n"), text.split("\n")[line - 1]
+        if not 1 <= value.line <= len(lines):
+            return value, False
+        header = lines[value.line - 1][value.column - 1 :]
+        at = value.line - 1 + (line if header[:1] == "|" else 0)
+        begin = 0 if header[:1] == "|" else value.column - 1
+        if own_line.strip() and at < len(lines) and (header[:1] == "|" or line == 1):
+            offset = lines[at].find(own_line, begin)
+            if offset >= 0:
+                return Spot(value.file, at + 1, offset + column), True
+        return value, False
 
 
 @dataclass(slots=True)

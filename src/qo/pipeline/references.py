@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from qo.core.pipeline.dag import From, Input, SourceKind, Strategy
 from qo.core.pipeline.plan import in_order, upstream
@@ -14,7 +14,7 @@ from qo.pipeline.problems import Path, Report, closest
 from qo.pipeline.sources import SOURCES
 
 
-def check_references(draft: DagDraft, known_datasets: Callable[[str], bool] | None, report: Report) -> None:
+def check_references(draft: DagDraft, known_datasets: Mapping[str, str] | None, report: Report) -> None:
     by_name = _check_names(draft, report)
     _check_size(draft, report)
     _check_webhooks(draft, report)
@@ -103,20 +103,21 @@ def _check_sinks(draft: DagDraft, report: Report) -> None:
 
 
 def _check_dataset(
-    each: Input, path: Path, draft: DagDraft, is_known: Callable[[str], bool] | None, report: Report
+    each: Input, path: Path, draft: DagDraft, known_datasets: Mapping[str, str] | None, report: Report
 ) -> None:
     name = each.from_.dataset or ""
-    if name in draft.publish or is_known is None or is_known(name):
+    if name in draft.publish or known_datasets is None or name in known_datasets:
         return
     if name in draft.names:
         hint = f"write 'from: {{job: {name}}}' for the job of this pipeline"
     else:
-        hint = f"publish it first, or write the name of one that is{_suggestion(name, draft)}"
+        suggestion = _suggestion(name, {*draft.publish, *known_datasets})
+        hint = f"publish it first, or write the name of one that is{suggestion}"
     report.add((*path, "dataset"), f"no pipeline publishes a dataset {name!r}", hint)
 
 
-def _suggestion(name: str, draft: DagDraft) -> str:
-    hint = closest(name, draft.publish)
+def _suggestion(name: str, published: Collection[str]) -> str:
+    hint = closest(name, published)
     return f": {hint}" if hint.startswith("did you mean") else ""
 
 

@@ -11,6 +11,7 @@ from qo.pipeline.draft import JobDraft
 from qo.pipeline.fields import REACTIVE_ONLY, SOURCE_ONLY
 from qo.pipeline.partition_rules import check_partitions
 from qo.pipeline.problems import Path, Report
+from qo.pipeline.query_inputs import takes_query
 from qo.pipeline.sources import SOURCES
 
 # Columns that differ in each attempt, so that a row written twice would not be recognised.
@@ -39,6 +40,8 @@ def check_activation(job_draft: JobDraft, report: Report) -> None:
     own, foreign = (SOURCE_ONLY, REACTIVE_ONLY) if job_draft.job.is_source else (REACTIVE_ONLY, SOURCE_ONLY)
     word, other = ("source", "reactive") if job_draft.job.is_source else ("reactive", "source")
     for name in own[0]:
+        if name == "inputs" and takes_query(job_draft.job.operator):
+            continue  # Its query says what it reads.
         if name not in job_draft.raw:
             message = f"the {word} job {job_draft.job.name!r} has no {name!r}"
             report.add(job_draft.path, message, f"write '{name}:', or 'activation: {other}'")

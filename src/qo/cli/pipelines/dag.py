@@ -14,6 +14,7 @@ from qo.cli.pipelines import dag_view
 from qo.cli.pipelines.dispatcher_client import ask, check_limit, pages, require_extra, route
 from qo.cli.pipelines.formatting import format_timestamp
 from qo.core.durations import parse_duration_s
+from qo.core.pipeline.plan import outside_datasets
 from qo.core.words import plural
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def validate(session: Session, target: Target, code: Code = False) -> None:
         session.output.document({"dag": pipeline.name, "jobs": [job.name for job in pipeline.jobs], "valid": True})
     else:
         session.output.line(f"{pipeline.name}: {plural(len(pipeline.jobs), 'job')}, nothing wrong")
+        if outside := outside_datasets(pipeline):
+            session.output.note(f"not checked here: whether other pipelines publish {', '.join(outside)}")
 
 
 @command(dag, "deploy")

@@ -182,6 +182,12 @@ def upstream(dag: Dag, each: Input) -> str | None:
     return published.from_.job if published is not None else None
 
 
+def outside_datasets(dag: Dag) -> list[str]:
+    """Return the published datasets of other DAGs that a DAG reads."""
+    reads = [each for job in dag.jobs for each in job.inputs]
+    return sorted({each.from_.dataset or "" for each in reads if upstream(dag, each) is None})
+
+
 def _plan_job(
     dag: Dag, version: str, job: Job, planned: Mapping[str, PlannedJob], datasets: Mapping[str, str]
 ) -> PlannedJob:

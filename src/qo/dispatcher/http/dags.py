@@ -29,7 +29,7 @@ from qo.dispatcher.bundles.bundle_store import BundleStore
 from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.versions import cutover, deploy, overview, pausing, rebuilding
+from qo.dispatcher.versions import cutover, deploy, overview, pausing, publishing, rebuilding
 from qo.errors import UsageError
 from qo.pipeline.parsing import read
 
@@ -89,7 +89,9 @@ FILE: dict[str, Any] = {
 
 def read_definition(context: Context, dag: str, source: str) -> Dag:
     """Read the definition of ``dag``. Raises DefinitionError, or UsageError if it defines another DAG."""
-    definition = read(source, file=f"{dag}.yaml", registry=context.registry)
+    with context.state.read() as tx:
+        publishers = publishing.list_names(tx)
+    definition = read(source, file=f"{dag}.yaml", registry=context.registry, known_datasets=publishers)
     name = definition.name
     if name != dag:
         raise UsageError(f"the file defines {name!r}, and was sent to {dag!r}: send it to /v1/dags/{name}")

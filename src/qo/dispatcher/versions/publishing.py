@@ -12,7 +12,7 @@ import msgspec
 import sqlalchemy as sa
 
 from qo.core.pipeline.dag import Dag
-from qo.core.pipeline.plan import Plan, upstream
+from qo.core.pipeline.plan import Plan, outside_datasets
 from qo.core.pipeline.sink import find_sink
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx, batches
@@ -22,21 +22,14 @@ _publications = schema.publications
 SHOWN_MAX = 10
 
 
-def outside_names(dag: Dag) -> list[str]:
-    """Return the published datasets of other DAGs that a DAG reads."""
-    return sorted(
-        {
-            each.from_.dataset or ""
-            for job in dag.jobs
-            for each in job.inputs
-            if upstream(dag, each) is None
-        }
-    )  # fmt: skip
+def list_names(tx: Tx) -> dict[str, str]:
+    """Return the DAG that publishes each name."""
+    return {row.name: row.dag for row in tx.execute(sa.select(_publications.c.name, _publications.c.dag))}
 
 
 def resolve(tx: Tx, dag: Dag) -> dict[str, str]:
     """Return the dataset id of each name that a DAG reads of others. Raises UsageError for a name nobody publishes."""
-    names = outside_names(dag)
+    names = outside_datasets(dag)
     datasets = {name: row.dataset_id for name, row in _publications_by_name(tx, names).items()}
     missing = [name for name in names if name not in datasets]
     if missing:

@@ -10,9 +10,10 @@ from qo.pipeline.draft import JobDraft
 from qo.pipeline.kinds import Choice, Field, Items, Record, Scalar, Table, Text, Whole
 from qo.pipeline.operators.spec import OperatorSpec
 from qo.pipeline.problems import Report, closest
+from qo.pipeline.query_tables import CHARS_MAX
 from qo.pipeline.texts import COLUMN, LINE, LOGICAL, URL
 
-QUERY = Text("a query in Spark SQL", chars_max=60_000)
+QUERY = Text("a query in Spark SQL", chars_max=CHARS_MAX)
 _TYPES = (
     "string|boolean|byte|tinyint|short|smallint|int|integer|long|bigint|float|real|double|decimal|date|timestamp"
 )
@@ -25,7 +26,7 @@ PLACE = Text("a path, file:PATH or s3://BUCKET/KEY", rf"s3://\S+|(file:)?(?!{ELS
 PLACEHOLDERS = ("partition_key", "start", "end", "cursor")  # Of a path, as {start}.
 
 _QUERY_FIELDS = (
-    Field("query", QUERY, "The query. It knows the inputs as tables of their names."),
+    Field("query", QUERY, "The query. Jobs and published datasets that it names are its inputs."),
     Field("file", LINE, "The file with the query, relative to the pipeline's own."),
 )
 _COLUMNS = Items(
