@@ -69,6 +69,7 @@ REPEATED = {
     "backfill": {"api/contract", "cli/pipelines", "dispatcher/engine/loops"},
     "backfills": {"dispatcher/http", "dispatcher/versions"},
     "board": {"core", "queue"},
+    "catalog": {"api/contract", "cli/pipelines", "dispatcher/http"},
     "aws": {"dispatcher", "function"},
     "bundle": {"api/contract", "cli/pipelines", "core/pipeline"},
     "child": {"agent/code", "worker/executors"},

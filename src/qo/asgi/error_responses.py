@@ -23,6 +23,9 @@ from qo.errors import QoError
 
 log = logging.getLogger(__name__)
 
+Handler = Callable[[Request, Exception], JSONResponse]
+Reshape = Callable[[Request, Exception, JSONResponse], JSONResponse]
+
 RETRY_AFTER_S = 1
 DETAILS_MAX = 200
 
@@ -62,12 +65,26 @@ def problem_response(
     return JSONResponse(problem.model_dump(), status, headers=headers)
 
 
-def install(app: Starlette) -> None:
-    """Add the responses. ``app.state.missing_path_hint``, if set, adds to the message for a path without a route."""
-    app.add_exception_handler(QoError, error_response)
-    app.add_exception_handler(RequestValidationError, _validation_response)
-    app.add_exception_handler(HTTPException, _http_error_response)
-    app.add_exception_handler(Exception, _unexpected_error_response)
+def install(app: Starlette, reshape: Reshape | None = None) -> None:
+    """Add the responses. ``app.state.missing_path_hint``, if set, adds to the message for a path without a route.
+
+    ``reshape`` makes what it likes of each response, for callers that expect errors in another form.
+    """
+    handlers: dict[type[Exception], Handler] = {
+        QoError: error_response,
+        RequestValidationError: _validation_response,
+        HTTPException: _http_error_response,
+        Exception: _unexpected_error_response,
+    }
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler if reshape is None else _reshaped(handler, reshape))
+
+
+def _reshaped(handler: Handler, reshape: Reshape) -> Handler:
+    def respond(request: Request, error: Exception) -> JSONResponse:
+        return reshape(request, error, handler(request, error))
+
+    return respond
 
 
 def error_response(request: Request, error: Exception) -> JSONResponse:

@@ -34,6 +34,7 @@ GROUPS = {
         "run": ("pipelines.run", "List, show, cancel and replay tasks of pipelines; show logs."),
         "why": ("pipelines.why", "Explain why data is there, or why it is missing."),
         "dataset": ("pipelines.dataset", "Show the data that pipelines have made, and remove it."),
+        "catalog": ("pipelines.catalog", "Show datasets as tables, and how other programs read them."),
         "quality": ("pipelines.quality", "Show the results of data checks, and rejected outputs."),
         "source": ("pipelines.source_secret", "List sources, their state and their last error."),
         "backfill": ("pipelines.backfill", "Rebuild partitions, a few at a time."),

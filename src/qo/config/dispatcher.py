@@ -161,6 +161,12 @@ class DispatcherSettings:
         kind=kinds.TEXT,
         help="The role that credentials of tasks are minted from; unset: none are minted.",
     )
+    catalog_role_arn: str | None = setting(
+        None,
+        "QO_CATALOG_ROLE_ARN",
+        kind=kinds.TEXT,
+        help="The role that credentials for readers of tables are minted from; unset: role_arn. off: none are minted.",
+    )
     sts_endpoint: str | None = setting(
         None,
         "QO_STS_ENDPOINT",

@@ -22,7 +22,7 @@ from qo.api.contract.token import CreateToken, Role
 from qo.api.internal_client import DispatcherClient
 from qo.api.public_client import UserClient
 from qo.config.dispatcher import DispatcherSettings
-from qo.config.settings import Settings
+from qo.config.settings import S3Settings, Settings
 from qo.dispatcher.auth.local_tokens import LocalTokens
 from qo.dispatcher.auth.principals import create_token
 from qo.dispatcher.auth.signing_keys import KeyRing
@@ -64,7 +64,11 @@ class Served:
 
 
 def context_of(
-    state: State, directory: Path, nudge: Callable[[], None] = lambda: None, **settings: Any
+    state: State,
+    directory: Path,
+    nudge: Callable[[], None] = lambda: None,
+    s3: S3Settings | None = None,
+    **settings: Any,
 ) -> Context:
     chosen = DispatcherSettings(
         listen="127.0.0.1:0",
@@ -74,7 +78,7 @@ def context_of(
     )
     return Context(
         state=state,
-        settings=Settings(dispatcher=replace(chosen, **settings)),
+        settings=Settings(dispatcher=replace(chosen, **settings), s3=s3 or S3Settings()),
         keyring=KeyRing.open(directory / "secrets"),
         tokens=LocalTokens((WORKER,)),
         nudge=nudge,

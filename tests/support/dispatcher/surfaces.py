@@ -36,6 +36,7 @@ from qo.dispatcher.sources.emission import emit
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.versions import backfills, pausing
+from support.catalog.records import store_record, write_document
 from support.dispatcher.listeners import WORKER, context_of
 from support.dispatcher.pipelines import dag, deployed, edited, job, live, source, staged
 from support.dispatcher.zips import bundle
@@ -164,13 +165,13 @@ def surface(state: State, directory: Path) -> Iterator[Surface]:
         made = {role: create_token(tx, CreateToken(name=f"a-{role}", role=role)) for role in Role}
         spare = create_token(tx, CreateToken(name="to be revoked", role=Role.READER))
     tokens = {str(role): each.token for role, each in made.items()} | {"worker": WORKER}
-    found = _lived_in(context, tokens)
+    found = _lived_in(context, tokens, directory)
     found.names["token_id"] = spare.id
     yield found
     found.close()
 
 
-def _lived_in(context: Context, tokens: Mapping[str, str]) -> Surface:
+def _lived_in(context: Context, tokens: Mapping[str, str], directory: Path) -> Surface:
     """Two versions, a pause, a bundle; and of the tasks of one job one that completed, failed, runs and waits."""
     state, data = context.state, context.settings.dispatcher.data_root
     topology = deployed(state, SHOP)
@@ -215,12 +216,15 @@ def _lived_in(context: Context, tokens: Mapping[str, str]) -> Surface:
         token_id="t",
         now=now,
     )
+    store_record(state, "shop", "clean_orders", write_document(directory, "clean_orders"))
     clean = live(topology, "shop.clean")
     sha256 = hashlib.sha256(ZIP).hexdigest()
     names = {
         "dag": "shop",
         "job": "orders",
         "name": "clean_orders",
+        "namespace": "shop",
+        "table": "clean_orders",
         "scope": "shop.clean",
         "number": "1",
         "task_id": waiting,

@@ -11,6 +11,7 @@ from qo.core.roles import Role
 from qo.errors import UsageError
 
 if TYPE_CHECKING:
+    from qo.config.dispatcher import DispatcherSettings
     from qo.config.settings import Settings
     from qo.core.pipeline.policy import Prefix
 
@@ -81,10 +82,16 @@ def policy(
         direct=direct,
         purge=purge,
         scoped=scoped,
-        roles=[dispatcher.role_arn] if dispatcher.role_arn else [],
+        roles=_roles(dispatcher),
         functions=_functions(dispatcher.lambda_function, region),
     )
     session.output.line(json.dumps(document, indent=2))
+
+
+def _roles(dispatcher: DispatcherSettings) -> list[str]:
+    """Return the roles that a dispatcher assumes: for attempts, and for readers of tables."""
+    roles = (dispatcher.role_arn, dispatcher.catalog_role_arn)
+    return sorted({each for each in roles if each is not None and each != "off"})
 
 
 def _data(settings: Settings, role: Role) -> Prefix | None:

@@ -78,7 +78,7 @@ def session_policy(
     """
     if not _PARTITION.match(partition):
         raise UsageError(f"{partition!r} is no partition of AWS")
-    readable, writable = _outermost(read), _outermost(write)
+    readable, writable = outermost(read), outermost(write)
     if not readable and not writable:
         raise UsageError("there is no prefix of a bucket to grant")
     arn = f"arn:{partition}:s3:::"
@@ -88,7 +88,7 @@ def session_policy(
     if writable:
         actions = ["s3:PutObject", "s3:AbortMultipartUpload"]
         statements.append(allow(actions, [f"{arn}{each.bucket}/{each.key}*" for each in writable]))
-    listable = _outermost((*readable, *writable) if listed is None else listed)
+    listable = outermost((*readable, *writable) if listed is None else listed)
     for bucket in sorted({each.bucket for each in listable}):
         # One statement for each bucket: a prefix of one must not open another.
         prefixes = [f"{each.key}*" for each in listable if each.bucket == bucket]
@@ -127,7 +127,7 @@ def _deny_after(until: datetime) -> dict[str, Any]:
     return {"Effect": "Deny", "Action": "*", "Resource": "*", "Condition": condition}
 
 
-def _outermost(prefixes: Iterable[Prefix]) -> list[Prefix]:
+def outermost(prefixes: Iterable[Prefix]) -> list[Prefix]:
     """Return the prefixes without repetitions, and without those that lie within another."""
     outermost: list[Prefix] = []
     for each in sorted(set(prefixes)):

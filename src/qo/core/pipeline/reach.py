@@ -19,6 +19,7 @@ from qo.core.pipeline.policy import Prefix, bucket_of, normalise, session_policy
 from qo.errors import UsageError
 
 PIECES_MAX = 8  # More prefixes than this do not fit into a policy, however short they are.
+GENERATION_LEVELS = 2  # Of directories from the data root to a generation: dataset, generation.
 _PATTERN_CHARS = "*?[]{}\\"
 
 
@@ -80,6 +81,22 @@ def foreign_prefix(location: str, data_root: str) -> Prefix | None:
         return place
     root = root_prefix(data_root)
     return None if root.covers(place) or place.covers(root) else place
+
+
+def split_places(locations: Iterable[str], data_root: str) -> tuple[list[Prefix], list[Prefix]]:
+    """Return the places below the data root, and those in other places of buckets."""
+    root = f"{data_root.rstrip('/')}/"
+    places = [each for each in locations if each.startswith("s3://")]
+    inside = [normalise(each) for each in places if each.startswith(root)]
+    outside = [foreign_prefix(each, data_root) for each in places if not each.startswith(root)]
+    return inside, [each for each in outside if each is not None]
+
+
+def directory_above(place: Prefix, data_root: str, levels: int) -> Prefix:
+    """Return the directory above a place that is so many levels below the data root, or the place itself."""
+    root = root_prefix(data_root)
+    parts = place.key.removeprefix(root.key).rstrip("/").split("/")
+    return Prefix(place.bucket, f"{root.key}{'/'.join(parts[:levels])}/")
 
 
 def declared_prefix(place: str) -> str:

@@ -15,12 +15,15 @@ from qo.api.contract.task import Work
 from qo.core.pipeline.dag import UpdateStrategy
 from qo.core.pipeline.policy import Prefix, normalise
 from qo.core.pipeline.reach import (
+    GENERATION_LEVELS,
     PIECES_MAX,
     Reach,
     common_directories,
     declared_prefix,
+    directory_above,
     foreign_prefix,
     root_prefix,
+    split_places,
 )
 from qo.dispatcher.attempts import running
 from qo.dispatcher.commits import pieces
@@ -29,7 +32,6 @@ from qo.dispatcher.state.database import Tx
 from qo.errors import LeaseLost, UsageError
 
 ELSEWHERE_MAX = 100  # Places outside a generation that are looked at, of each input.
-_LEVELS = 2  # Of directories from the data root to a generation: dataset, generation.
 
 _commits, _inputs = schema.commits, schema.task_inputs
 
@@ -43,15 +45,15 @@ def find_reach(tx: Tx, task_id: str, data_root: str) -> Reach:
     output_prefixes = _in_bucket(each.prefix for each in work.outputs)
     declared_read, declared_write = _declared(work, data_root)
     # An append is compared with what is committed already.
-    compared = {_upper(each, data_root, _LEVELS) for each in output_prefixes} if _compares(work) else set[Prefix]()
+    compared = {_generation_of(each, data_root) for each in output_prefixes} if _compares(work) else set[Prefix]()
     locations, is_complete = _pinned_locations(tx, task_id, data_root)
-    inside, outside = _split(locations, data_root)
-    generations = {_upper(each, data_root, _LEVELS) for each in inside}
+    inside, outside = split_places(locations, data_root)
+    generations = {_generation_of(each, data_root) for each in inside}
     if not is_complete:
         inside = sorted(generations)
     elsewhere = (*common_directories(outside), *declared_read)
     _check_root(elsewhere, data_root)
-    datasets = {_upper(each, data_root, 1) for each in generations}
+    datasets = {directory_above(each, data_root, 1) for each in generations}
     always = {*output_prefixes, *compared, *elsewhere}
     readings = tuple(tuple(sorted({*always, *places})) for places in (inside, generations, datasets))
     logs = _in_bucket([work.log] if work.log is not None else [])
@@ -101,15 +103,6 @@ def _elsewhere(tx: Tx, pin: sa.RowMapping, home: str) -> set[str]:
     return places
 
 
-def _split(locations: Iterable[str], data_root: str) -> tuple[list[Prefix], list[Prefix]]:
-    """Return the places below the data root, and those in other places of buckets."""
-    root = f"{data_root.rstrip('/')}/"
-    places = [each for each in locations if each.startswith("s3://")]
-    inside = [normalise(each) for each in places if each.startswith(root)]
-    outside = [foreign_prefix(each, data_root) for each in places if not each.startswith(root)]
-    return inside, [each for each in outside if each is not None]
-
-
 def _declared(work: Work, data_root: str) -> tuple[list[Prefix], list[Prefix]]:
     """Return what the job's definition names outside of datasets: where to read, and where to write."""
     config: dict[str, Any] = work.config
@@ -133,11 +126,8 @@ def _check_root(places: Sequence[Prefix], data_root: str) -> None:
             )
 
 
-def _upper(place: Prefix, data_root: str, levels: int) -> Prefix:
-    """Return the directory above a place that is so many levels below the data root, or the place itself."""
-    root = root_prefix(data_root)
-    parts = place.key.removeprefix(root.key).rstrip("/").split("/")
-    return Prefix(place.bucket, f"{root.key}{'/'.join(parts[:levels])}/")
+def _generation_of(place: Prefix, data_root: str) -> Prefix:
+    return directory_above(place, data_root, GENERATION_LEVELS)
 
 
 def _in_bucket(locations: Iterable[str]) -> tuple[Prefix, ...]:

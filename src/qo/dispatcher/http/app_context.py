@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from qo.asgi.traffic import Traffic
 from qo.config.settings import Settings
+from qo.dispatcher.auth.table_credentials import TableCredentials
 from qo.dispatcher.state.database import State, Tx
+from qo.dispatcher.views.table_documents import TableDocuments
 from qo.pipeline.registry import DEFAULT, Registry
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ class Context:
     families: Callable[[Tx], Iterable[Metric]] = field(
         default=_no_metrics
     )  # Metrics of other parts of the process.
+    table_documents: TableDocuments = field(default_factory=TableDocuments)
+    table_credentials: TableCredentials = field(default_factory=TableCredentials)
     queue: Queue | None = None  # Whose API is served, too.
     on_stop: list[Callable[[], Awaitable[None]]] = field(
         default_factory=list["Callable[[], Awaitable[None]]"]

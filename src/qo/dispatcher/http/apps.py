@@ -20,6 +20,8 @@ from qo.dispatcher.http import (
     attempts,
     backfills,
     bundles,
+    catalog,
+    catalog_errors,
     dags,
     dashboard_routes,
     datasets,
@@ -38,6 +40,7 @@ from qo.dispatcher.http import (
     starlette_routes,
     task_exchanges,
     tasks,
+    token_exchange,
     tokens,
     workers,
 )
@@ -55,7 +58,7 @@ def public_app(context: Context) -> FastAPI:
     """Build the application for people and their programs, and for the senders of webhooks."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     app.router.routes.extend([*_public_routes(), *queue_routes(context)])
-    _set_up(app, context, _public_operations(), public_openapi)
+    _set_up(app, context, _public_operations(), public_openapi, catalog_errors.reshape)
     _allow_origins(app, context.settings.dispatcher.cors_origins)
     return app
 
@@ -79,7 +82,14 @@ def close_app(internal: Starlette) -> None:
 @cache
 def public_openapi() -> dict[str, Any]:
     description = "Deploy pipelines, run them, and see what became of them."
-    return fastapi_routes.describe(_public_routes(), "qo dispatcher", description, API_VERSION)
+    error_bodies = {each.error_body for each in _public_operations().values()}
+    return fastapi_routes.describe(
+        _public_routes(),
+        "qo dispatcher",
+        description,
+        API_VERSION,
+        sorted(error_bodies, key=lambda each: each.__name__),
+    )
 
 
 @cache
@@ -99,6 +109,8 @@ def _public_operations() -> Mapping[str, Operation]:
         planning,
         datasets,
         reading,
+        catalog,
+        token_exchange,
         backfills,
         garbage,
         quality,
@@ -136,7 +148,11 @@ def _internal_routes() -> list[BaseRoute]:
 
 
 def _set_up(
-    app: Starlette, context: Context, operations: Mapping[str, Operation], openapi: Callable[[], dict[str, Any]]
+    app: Starlette,
+    context: Context,
+    operations: Mapping[str, Operation],
+    openapi: Callable[[], dict[str, Any]],
+    reshape: error_responses.Reshape | None = None,
 ) -> None:
     """Add what both applications have."""
     app.router.redirect_slashes = False
@@ -145,7 +161,7 @@ def _set_up(
     app.state.operations = operations
     app.state.openapi = openapi
     app.state.missing_path_hint = partial(_other_listener_hint, "claim_task" in operations)
-    error_responses.install(app)
+    error_responses.install(app, reshape)
     settings = context.settings.dispatcher
     serve = context.settings.serve
     app.add_middleware(

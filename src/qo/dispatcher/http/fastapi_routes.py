@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
 
@@ -30,8 +31,6 @@ _PROBLEMS = {
     429: "The source accepts nothing while what it feeds is overfull: repeat after Retry-After seconds.",
     503: "The dispatcher is busy, or has no database: repeat after Retry-After seconds.",
 }
-# By name: given as a model, FastAPI would build a validator of it for each status of each route.
-_PROBLEM = {"application/json": {"schema": {"$ref": f"#/components/schemas/{Problem.__name__}"}}}
 _SCHEMES = {
     Need.READER: "user",
     Need.WRITER: "user",
@@ -78,6 +77,8 @@ def _add(router: APIRouter, operation: Operation) -> None:
     options = dict(operation.options)
     summary, _, more = (endpoint.__doc__ or "").partition("\n")
     problems = sorted({*operation.problems, 422, 503, *(() if need is Need.NOTHING else (400, 401, 403))})
+    # By name: given as a model, FastAPI would build a validator of it for each status of each route.
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{operation.error_body.__name__}"}}}
     scheme = _SCHEMES.get(need)
     security: dict[str, Any] = {"security": [{scheme: []}]} if scheme else {}
     router.add_api_route(
@@ -87,7 +88,10 @@ def _add(router: APIRouter, operation: Operation) -> None:
         operation_id=operation.name,
         summary=summary.strip().rstrip("."),
         description=" ".join(more.split()) or (f"For {need}." if need is not Need.NOTHING else ""),
-        responses={status: {"description": _PROBLEMS[status], "content": _PROBLEM} for status in problems},
+        responses={
+            **{status: {"description": _PROBLEMS[status], "content": content} for status in problems},
+            **options.pop("responses", {}),
+        },
         openapi_extra={**security, "x-qo-needs": str(need), **options.pop("extra", {})},
         **options,
     )
@@ -104,7 +108,13 @@ def _on_thread(endpoint: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any
     return run
 
 
-def describe(routes: list[BaseRoute], title: str, description: str, version: str) -> dict[str, Any]:
+def describe(
+    routes: list[BaseRoute],
+    title: str,
+    description: str,
+    version: str,
+    error_bodies: Iterable[type[BaseModel]] = (Problem,),
+) -> dict[str, Any]:
     """Return the OpenAPI document of the routes: FastAPI's, and how each kind of caller authenticates."""
     document = get_openapi(title=title, version=version, description=description, routes=routes)
     schemes = {name: {"type": "http", "scheme": "bearer", "description": text} for name, text in _TOKENS.items()}
@@ -116,5 +126,8 @@ def describe(routes: list[BaseRoute], title: str, description: str, version: str
     }
     components = document["components"]
     components["securitySchemes"] = schemes
-    components.setdefault("schemas", {})[Problem.__name__] = Problem.model_json_schema()
+    schemas = components.setdefault("schemas", {})
+    for each in error_bodies:
+        schema = each.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas |= {**schema.pop("$defs", {}), each.__name__: schema}
     return document

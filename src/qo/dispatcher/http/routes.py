@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import Depends, Query
+from pydantic import BaseModel
 from starlette.requests import Request
 
 from qo.api.contract import storable
+from qo.api.contract.body import Problem
 from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.callers import Caller
 from qo.dispatcher.http.rights import Need
@@ -69,6 +71,7 @@ class Operation:
     admit: Admit | None = None
     frequent: bool = False  # Every task calls it.
     together: AnswerTogether | None = None  # Answers calls that wait at the same time; None: each on its own.
+    error_body: type[BaseModel] = Problem
     options: Mapping[str, Any] = field(
         default_factory=dict[str, Any]
     )  # As FastAPI's ``add_api_route`` takes them.
@@ -87,6 +90,9 @@ class Routes:
 
     def get(self, path: str, endpoint: Callable[..., Any], *problems: int, **options: Any) -> None:
         self._add("GET", path, endpoint, problems, **options)
+
+    def head(self, path: str, endpoint: Callable[..., Any], *problems: int, **options: Any) -> None:
+        self._add("HEAD", path, endpoint, problems, **options)
 
     def post(self, path: str, endpoint: Callable[..., Any], *problems: int, **options: Any) -> None:
         self._add("POST", path, endpoint, (413, *problems), **options)
@@ -107,6 +113,7 @@ class Routes:
         admit: Admit | None = None,
         frequent: bool = False,
         together: AnswerTogether | None = None,
+        error_body: type[BaseModel] = Problem,
         **options: Any,
     ) -> None:
         """Raises KeyError for an operation without a right."""
@@ -115,7 +122,9 @@ class Routes:
             raise TypeError(
                 f"{endpoint.__name__} reads a body from anybody: pass admit= to check the headers first"
             )
-        operation = Operation(method, path, endpoint, need, problems, admit, frequent, together, options)
+        operation = Operation(
+            method, path, endpoint, need, problems, admit, frequent, together, error_body, options
+        )
         self.operations[operation.name] = operation
 
 

@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.callers import Caller, authorise
+from qo.dispatcher.http.etags import has_copy, not_modified
 from qo.dispatcher.http.gathering import Gatherer
 from qo.dispatcher.http.parameters import Signature
 from qo.dispatcher.http.rights import Need
@@ -78,8 +79,8 @@ class Handler:
             response = await state.gatherers[operation.name].answer(Call(caller, arguments["body"]))
         else:
             response = await run(self._respond, context, caller, arguments)
-        if (etag := response.headers.get("etag")) is not None and _has_copy(request, etag):
-            response = Response(status_code=304, headers=_without_content(response))
+        if (etag := response.headers.get("etag")) is not None and has_copy(request, etag):
+            response = not_modified(dict(response.headers))
         await response(scope, receive, send)
 
     def _respond(self, context: Context, caller: Caller, arguments: dict[str, Any]) -> Response:
@@ -87,15 +88,6 @@ class Handler:
         if self._signature.takes_caller:
             arguments["caller"] = caller
         return respond(self._operation.endpoint(context=context, **arguments))
-
-
-def _has_copy(request: Request, etag: str) -> bool:
-    copies = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
-    return bool(copies & {etag, "*"})
-
-
-def _without_content(response: Response) -> dict[str, str]:
-    return {name: value for name, value in response.headers.items() if not name.startswith("content-")}
 
 
 def respond(result: Response | BaseModel) -> Response:
