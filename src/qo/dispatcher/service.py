@@ -34,6 +34,7 @@ from qo.dispatcher.engine.loops import (
     router,
     source_monitor,
     sweeper,
+    table_keeper,
 )
 from qo.dispatcher.engine.metrics import Counters, Metrics
 from qo.dispatcher.engine.release_limits import limits, thresholds
@@ -65,6 +66,7 @@ log = logging.getLogger(__name__)
 WATCH_S = 1.0  # Between checks of leases, queues and sources, which are not urgent.
 PURGE_S = 60.0
 MANIFEST_S = 2.0
+TABLES_S = 1.0
 SWEEPS = 4  # Searches for lost wake-ups while one becomes old enough.
 
 
@@ -222,6 +224,7 @@ class Dispatcher:
             ),
             Part(LoopName.PURGE, partial(purge.tick, state, settings.keep_days), PURGE_S),
             Part(LoopName.MANIFEST, partial(manifest.tick, state, self.settings), MANIFEST_S),
+            Part(LoopName.TABLES, partial(table_keeper.tick, state, self.settings), TABLES_S),
         )
 
     def _watch(self) -> int:

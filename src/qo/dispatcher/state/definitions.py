@@ -141,4 +141,6 @@ open_tables = sa.Table(
     column("listed", Json, null=True),  # Generation and revision of each snapshot that the document lists.
     column("expire_before", Instant, null=True),  # Snapshots of before are to be dropped, so that files can go.
     column("contents", sa.LargeBinary, null=True),  # What the next document is made from, packed.
+    column("next_revision", sa.BigInteger, null=True),  # That its branch "next" shows.
+    column("hinted_version", sa.Integer, server_default="0"),  # The document that version-hint.text names.
 )

@@ -26,3 +26,4 @@ class LoopName(StrEnum):
     SWEEPER = "sweeper"
     PURGE = "purge"
     MANIFEST = "manifest"
+    TABLES = "tables"

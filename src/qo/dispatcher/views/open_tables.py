@@ -25,6 +25,7 @@ _COLUMNS = (
     _tables.c.revision,
     _tables.c.updated_at,
     _tables.c.problem,
+    _tables.c.next_revision,
 )
 # A name that is no longer published has a row until the loop of tables removes it.
 _PUBLISHED = sa.select(*_COLUMNS).join(
@@ -45,6 +46,7 @@ class TableRecord:
     revision: int | None  # That the branch "main" shows.
     updated_at: datetime
     problem: str | None  # Why it is not a table; None if it is one.
+    next_revision: int | None = None  # That the branch "next" shows: of the version that is staged.
 
 
 def list_tables(tx: Tx) -> list[TableRecord]:

@@ -1,0 +1,115 @@
+"""A published dataset of Parquet files is a table of Apache Iceberg, whose snapshots are its versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qo.dispatcher.state.database import State
+from qo.dispatcher.versions import cutover
+from support.dispatcher.pipelines import dag, deployed, edited, live, loaded, source, staged
+from support.dispatcher.states import Clock
+from support.dispatcher.tables import TableSite, table_site
+
+SHOP = dag("shop", source("orders", drift="add"), publish={"orders": "orders", "again": "orders"})
+
+
+@pytest.fixture
+def site(state: State, state_clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TableSite:
+    deployed(state, SHOP)
+    return table_site(state, state_clock, tmp_path, monkeypatch)
+
+
+def test_every_version_is_a_snapshot_with_its_revision_as_id(site: TableSite) -> None:
+    assert site.keep() == 1
+    assert "nothing is committed" in (site.record().problem or "")
+    assert site.keep() == 0
+    site.commit({"id": [1, 2]}, "a")
+    assert site.keep() == 1
+    assert site.keep() == 0
+    first = site.record().revision
+    assert site.rows(key=True) == [(1, "a"), (2, "a")]
+    site.commit({"id": [3]}, "b")
+    site.commit({"id": [4]}, "a")
+    assert site.keep() == 1
+    second = site.record().revision
+    assert second == (first or 0) + 2
+    assert site.rows(key=True) == [(3, "b"), (4, "a")]
+    assert site.rows(at=first, key=True) == [(1, "a"), (2, "a")]
+    table = site.table()
+    assert [each.snapshot_id for each in table.history()] == [first, second]
+    assert table.scan(row_filter="partition_key = 'b'").to_arrow()["id"].to_pylist() == [3]
+    assert site.record("again").metadata_location == site.record().metadata_location
+
+
+def test_a_cutover_and_a_rollback_are_one_change_and_the_staged_generation_is_a_branch(site: TableSite) -> None:
+    site.commit({"id": [1]}, "a")
+    site.keep()
+    old = site.record().revision
+    number = staged(site.state, edited(SHOP, "orders", config={"v": 2})).version
+    site.commit({"id": [10], "more": ["x"]}, "a", job=live(loaded(site.state), "shop.orders", number))
+    site.keep()
+    table = site.table()
+    branch = table.refs()["next"].snapshot_id
+    assert table.scan(snapshot_id=branch).to_arrow()["more"].to_pylist() == ["x"]
+    assert site.rows() == [(1,)]
+    assert site.record().next_revision == branch
+    with site.state.write() as tx:
+        cutover.activate(tx, "shop", number, "ann", force=True)
+    site.keep()
+    assert site.rows() == [(10, "x")]
+    assert [each.snapshot_id for each in site.table().history()] == [old, branch]
+    assert "next" not in site.table().refs()
+    with site.state.write() as tx:
+        cutover.rollback(tx, "shop", "ann")
+    site.keep()
+    assert site.rows() == [(1,)]
+    assert [each.snapshot_id for each in site.table().history()] == [old, branch, old]
+
+
+def test_columns_that_are_added_are_null_in_older_rows(site: TableSite) -> None:
+    site.commit({"id": [1]}, "a")
+    site.keep()
+    first = site.record().revision
+    site.commit({"id": [2], "name": ["b"]}, "b")
+    site.keep()
+    assert site.rows() == [(1, None), (2, "b")]
+    assert site.rows(at=first) == [(1,)]
+    ids = [each.field_id for each in site.table().schemas()[0].fields]
+    assert set(ids) < {each.field_id for each in site.table().schema().fields}
+
+
+def test_a_dataset_of_other_files_says_why_it_is_no_table(site: TableSite) -> None:
+    site.commit({"id": [1]}, "a")
+    site.keep()
+    version = site.record().metadata_version
+    site.commit({"id": [1]}, "b", columns=None)
+    site.keep()
+    assert site.record().problem is None  # The columns of its generation are known.
+    site.commit({"id": [2]}, "c", files=["rows.jsonl"])
+    site.keep()
+    record = site.record()
+    assert "'rows.jsonl' is not Parquet" in (record.problem or "")
+    assert record.metadata_location is None
+    site.commit({"id": [2]}, "c")
+    site.keep()
+    assert site.rows() == [(1,), (1,), (2,)]
+    assert site.record().metadata_version > version
+
+
+def test_files_that_no_worker_measured_are_counted_by_their_commits(site: TableSite) -> None:
+    site.commit({"id": list(range(10))}, parts=4)
+    site.keep()
+    assert len(site.rows()) == 10
+    assert site.table().scan().count() == 10
+    assert site.table().spec().is_unpartitioned()
+
+
+def test_a_table_of_segments_that_gets_partitions_begins_anew(site: TableSite) -> None:
+    site.commit({"id": [1]})
+    site.keep()
+    site.commit({"id": [2]}, "a")
+    site.keep()
+    assert site.rows(key=True) == [(1, None), (2, "a")]
+    assert len(site.table().history()) == 1
