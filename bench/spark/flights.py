@@ -18,6 +18,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from bench.spark.talking import ROOT
+from qo.pipeline.loading import load_for_deploy
+from qo.pipeline.rendering import to_yaml
 
 EXAMPLE = ROOT / "examples" / "flights"
 LATE = {"late_minutes": 15}
@@ -71,7 +73,8 @@ def landed(directory: Path, days: int) -> list[str]:
 
 
 def _document() -> dict[str, Any]:
-    return yaml.safe_load((EXAMPLE / "pipeline.yaml").read_text())
+    """The example's definition in full, with its queries."""
+    return yaml.safe_load(to_yaml(load_for_deploy(str(EXAMPLE), code=False).dag))
 
 
 class Demo:

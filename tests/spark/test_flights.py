@@ -219,10 +219,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Qo:
     place = tmp_path_factory.mktemp("flights")
     landed(place / ".qo" / "landing")
     shutil.copytree(EXAMPLE, place / "example", ignore=shutil.ignore_patterns("__pycache__"))
-    pipeline = place / "example" / "pipeline.yaml"
-    text = pipeline.read_text()
+    query = place / "example" / "alerts.sql"
+    text = query.read_text()
     assert text.count("days >= 7") == 1
-    pipeline.write_text(text.replace("days >= 7", f"days >= {USUAL_DAYS}"))
+    query.write_text(text.replace("days >= 7", f"days >= {USUAL_DAYS}"))
     qo = Qo(place, session.ENVIRONMENT)
     ran = qo("up", "example", "--once", timeout_s=LIMIT_S)
     assert ran.code == 0, ran

@@ -90,7 +90,7 @@ def test_the_schema_is_one():
 @pytest.mark.parametrize(("record", "struct"), STRUCTS, ids=lambda each: getattr(each, "__name__", ""))
 def test_the_table_has_the_fields_of_the_dag_and_no_other(record: Record, struct: type[msgspec.Struct]):
     known = {each.encode_name: each.required for each in msgspec.structs.fields(struct)}
-    assert {field.name: field.required for field in record.fields} == known
+    assert {field.name: field.required for field in record.fields if not field.shorthand} == known
 
 
 @pytest.mark.parametrize(("record", "struct"), STRUCTS, ids=lambda each: getattr(each, "__name__", ""))
@@ -148,12 +148,15 @@ def test_the_page_has_examples_of_both_sorts():
         {"name": "p", "jobs": [{**SOURCE, "inputs": JOB["inputs"]}]},
         {"name": "p", "jobs": [{**SOURCE, "runtime": "python"}]},
         {"name": "p", "jobs": [{**SOURCE, "operator": "a:b"}]},
-        {"name": "p", "jobs": [{key: part for key, part in JOB.items() if key != "runtime"}]},
         {"name": "p", "jobs": [{**SILENT, "source": {"kind": "always_on"}}]},
         {"name": "p", "jobs": [{key: part for key, part in SOURCE.items() if key != "source"}]},
-        {"name": "p", "jobs": [{key: part for key, part in JOB.items() if key != "execution_strategy"}]},
+        {"name": "p", "jobs": [{"name": "a", "operator": "a:b"}]},
+        {"name": "p", "jobs": [{**JOB, "sql": "SELECT 1"}]},
+        {"name": "p", "jobs": [{**SOURCE, "source": "manuel"}]},
+        {"name": "p", "jobs": [{"name": "a", "files": {"path": "in", "format": "xml"}}]},
+        {"name": "p", "jobs": [{**JOB, "inputs": ["Orders"]}]},
         {"name": "p", "jobs": [{**JOB, "update_strategy": "append"}]},
-        {"name": "p", "jobs": [{**JOB, "unique_key": ["id"]}]},
+        {"name": "p", "jobs": [{**JOB, "update_strategy": "replace", "unique_key": ["id"]}]},
         {"name": "p", "jobs": [{**JOB, "idle_timeout": 5}]},
         {"name": "p", "jobs": [{**JOB, "operator": "udf", "runtime": "lambda"}]},
         {"name": "p", "jobs": [{**JOB, "inputs": [{"from": {"job": "a", "dataset": "b"}}]}]},
@@ -194,6 +197,13 @@ def test_what_an_editor_underlines_is_refused(wrong: Any):
         {**JOB, "operator": "dedupe", "config": {"keys": ["id"], "order_by": "at"}},
         {**JOB, "idle_timeout": 0},
         {**JOB, "join": "any"},
+        {"name": "a", "sql": "SELECT 1", "inputs": [{"from": {"dataset": "x"}}]},
+        {"name": "a", "source": "manual"},
+        {"name": "a", "source": {"schedule": "0 3 * * *"}},
+        {"name": "a", "source": "always_on", "operator": "a:b"},
+        {"name": "a", "files": "landing/*.csv"},
+        {"name": "a", "files": {"path": "landing/*.csv", "columns": "day date, delay int", "source": "landed"}},
+        {"name": "a", "operator": "a:b", "inputs": [{"from": {"dataset": "x"}}], "unique_key": ["id"]},
         {**JOB, "expectations": [{"rows": {"min": 1}, "severity": "warn"}, {"sql": "a > 0"}], "drift": "add"},
     ],
 )

@@ -16,7 +16,6 @@ from qo.core.pipeline.dag import Dag, Defaults, Job, Publish
 from qo.pipeline.fields import DAG, DEFAULTS, JOB, PUBLISH
 from qo.pipeline.problems import Document, Path, Report
 from qo.pipeline.shape import check
-from qo.pipeline.sources import CODELESS_JOB, CODELESS_KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +47,8 @@ class DagDraft:
 
 
 def draft_dag(document: Document, report: Report) -> DagDraft:
-    """Return the parts of a document that have the right shape, and report the others."""
-    whole: Any = _fill_in_codeless(document.value)
+    """Return the parts of an explicit document that have the right shape, and report the others."""
+    whole: Any = document.value
     sound = check(whole, DAG, (), report)
     value = cast("dict[str, Any]", whole) if isinstance(whole, dict) else {}
     listed, published, defaults = value.get("jobs"), value.get("publish"), value.get("defaults")
@@ -69,23 +68,6 @@ def draft_dag(document: Document, report: Report) -> DagDraft:
         names=frozenset(each for raw in jobs if isinstance(raw, dict) and (each := _text(_name(raw)))),
         publish={key: msgspec.convert(raw, Publish) for key, raw in publish.items() if fits(raw, PUBLISH)},
     )
-
-
-def _fill_in_codeless(whole: Any) -> Any:
-    """Fill in the runtime and operator of sources that run no code."""
-    if not isinstance(whole, dict):
-        return whole
-    value = cast("dict[str, Any]", whole)
-    jobs = value.get("jobs")
-    if not isinstance(jobs, list):
-        return value
-    listed = cast("list[Any]", jobs)
-    return {**value, "jobs": [{**CODELESS_JOB, **each} if _runs_no_code(each) else each for each in listed]}
-
-
-def _runs_no_code(job: Any) -> bool:
-    source: Any = cast("dict[str, Any]", job).get("source") if isinstance(job, dict) else None
-    return isinstance(source, dict) and cast("dict[str, Any]", source).get("kind") in CODELESS_KINDS
 
 
 def _without_unknown_fields(raw: Any) -> Any:

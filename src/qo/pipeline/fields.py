@@ -18,17 +18,30 @@ from qo.core.pipeline.dag import (
     Strategy,
     UpdateStrategy,
 )
-from qo.core.pipeline.expectation import KINDS, Severity
 from qo.core.pipeline.partitions import PartitionKind
-from qo.pipeline.kinds import Anything, Field, Filter, Flag, Items, Record, Scalar, Table, Text, Whole, choice
-from qo.pipeline.sources import all_source_fields
-from qo.pipeline.texts import AGE, BUNDLE, COLUMN, LINE, LOGICAL, NAME, PARTITION, QUEUE, SPAN, TABLE, ZONE
+from qo.pipeline.expectation_fields import EXPECTATION, OUTPUT_INDEX, OUTPUTS_MAX, RANGE_MAX
+from qo.pipeline.file_fields import FORMAT, MISSING, OPTIONS, columns
+from qo.pipeline.kinds import Anything, Field, Filter, Flag, Items, Record, Table, Text, Whole, choice
+from qo.pipeline.sources import SOURCES, all_source_fields
+from qo.pipeline.texts import (
+    AGE,
+    BUNDLE,
+    COLUMN,
+    LINE,
+    LOGICAL,
+    NAME,
+    OUTPUT_NAME,
+    PARTITION,
+    QUERY,
+    QUEUE,
+    SPAN,
+    TABLE,
+    ZONE,
+)
 
 JOBS_MAX = 5_000
-OUTPUTS_MAX = 1_000
 OUTPUTS_ALL_MAX = 5_000  # Of all jobs together: each version has a row for every one of them.
 CONFIG_BYTES_MAX = 65_536
-RANGE_MAX = 2**53
 
 TIMEOUTS = (
     Field(
@@ -50,23 +63,22 @@ _OF_JOBS = tuple(
     (name, "write it as a field of the job; thresholds of queues are settings of the dispatcher")
     for name in ("max_queue_depth", "max_queue_age", "backpressure_mode")
 )
-_OUTPUT = Field("output", Whole(0, OUTPUTS_MAX - 1), "Which of the job's outputs, counted from 0.", default=0)
 
 FROM = Record(
     "from",
     "An output of a job of this pipeline, or a published dataset of any pipeline.",
-    (Field("job", NAME, _JOB), _OUTPUT, Field("dataset", NAME, "A published dataset by its name.")),
+    (Field("job", NAME, _JOB), OUTPUT_INDEX, Field("dataset", NAME, "A published dataset by its name.")),
     one_of=("job", "dataset"),
 )
 OUTPUT = Record(
-    "output", "An output of a job of this pipeline.", (Field("job", NAME, _JOB, required=True), _OUTPUT)
+    "output", "An output of a job of this pipeline.", (Field("job", NAME, _JOB, required=True), OUTPUT_INDEX)
 )
 
 INPUT = Record(
     "input",
     "Something that a job reads.",
     (
-        Field("from", FROM, "Where it comes from.", required=True),
+        Field("from", FROM, "Where it comes from.", required=True, short=(OUTPUT_NAME,)),
         Field("as", NAME, "What the operator calls it. Unset: the name of the job or dataset."),
         Field(
             "where",
@@ -91,7 +103,10 @@ INPUT = Record(
 SOURCE = Record(
     "source",
     "What makes a source emit events.",
-    (Field("kind", choice(SourceKind), "What the source waits for.", required=True), *all_source_fields()),
+    (
+        Field("kind", choice(SourceKind), "What the source waits for.", required=True, derived=True),
+        *all_source_fields(),
+    ),
     removed=_OF_JOBS,
 )
 
@@ -114,89 +129,6 @@ UDF = Record(
     ),
 )
 
-_COLUMNS = Items(COLUMN, at_least=1, at_most=32, unique=True)
-_BOUND = "Unset: no bound."
-EXPECTATION = Record(
-    "expectation",
-    "Something that must be true of an output; exactly one thing each.",
-    (
-        Field("name", LINE, "For people. Unset: what it says."),
-        _OUTPUT,
-        Field(
-            "severity",
-            choice(Severity),
-            "fail: what does not meet it is not committed. warn: it is committed, and written down.",
-            default="fail",
-        ),
-        Field("not_null", _COLUMNS, "None of these columns has nulls."),
-        Field("unique", _COLUMNS, "No two rows have the same values in these columns."),
-        Field(
-            "range",
-            Record(
-                "range",
-                "Bounds of a column, both included.",
-                (
-                    Field("column", COLUMN, "Which one.", required=True),
-                    Field("min", Scalar(ordered=True), f"The smallest value. {_BOUND}"),
-                    Field("max", Scalar(ordered=True), f"The largest value. {_BOUND}"),
-                ),
-            ),
-            "Values lie between two bounds.",
-        ),
-        Field(
-            "accepted",
-            Record(
-                "accepted",
-                "The values that a column may have.",
-                (
-                    Field("column", COLUMN, "Which one.", required=True),
-                    Field("values", Items(Scalar(), at_least=1), "All of them.", required=True),
-                ),
-            ),
-            "Values are among these.",
-        ),
-        Field(
-            "rows",
-            Record(
-                "rows",
-                "How many rows there are.",
-                (
-                    Field("min", Whole(0, RANGE_MAX), f"At least so many. {_BOUND}"),
-                    Field("max", Whole(0, RANGE_MAX), f"At most so many. {_BOUND}"),
-                ),
-            ),
-            "The number of rows lies between two bounds.",
-        ),
-        Field(
-            "freshness",
-            Record(
-                "freshness",
-                "How old the newest value may be.",
-                (
-                    Field("column", COLUMN, "A date or timestamp.", required=True),
-                    Field("within", AGE, "No older than this when the task runs.", required=True),
-                ),
-            ),
-            "The latest value is not too old.",
-        ),
-        Field(
-            "references",
-            Record(
-                "references",
-                "That other rows exist.",
-                (
-                    Field("columns", _COLUMNS, "Of the output.", required=True),
-                    Field("input", NAME, "The input that must have them.", required=True),
-                    Field("input_columns", _COLUMNS, "Of the input. Unset: of the same names."),
-                ),
-            ),
-            "Every combination of these columns is one of an input.",
-        ),
-        Field("sql", LINE, "A condition that holds for every row, in the words of Spark SQL."),
-    ),
-    one_of=KINDS,
-)
-
 PARTITIONS = Record(
     "partitions",
     "What the partitions of a job's outputs are, so that others can be made of them.",
@@ -205,6 +137,19 @@ PARTITIONS = Record(
         Field("timezone", ZONE, "Of minutes to months: the time zone of their clocks.", default="UTC"),
         Field("start", PARTITION, "The key of the first partition that is expected. Unset: there is no first."),
         Field("range", Whole(1, RANGE_MAX), "integer: how many numbers are in a partition. Unset: one."),
+    ),
+)
+
+FILES = Record(
+    "files",
+    "Files that arrive somewhere, and the table that is made of them.",
+    (
+        *SOURCES[SourceKind.FILES].config.fields,
+        Field("format", FORMAT, "The format of the files. Unset: that of their names.", derived=True),
+        OPTIONS,
+        columns("The columns of the files. Unset: learnt from the first files, and kept."),
+        MISSING,
+        Field("source", NAME, "The name of the job that watches for the files. Unset: this one's, with _files."),
     ),
 )
 
@@ -220,19 +165,47 @@ JOB = Record(
         Field(
             "activation",
             choice(Activation),
-            "source: emits events of its own accord. reactive: runs because an input changed.",
+            "source: emits events of its own accord. reactive: runs because an input changed. Unset: source for a job "
+            "with a source, reactive for any other.",
             required=True,
+            derived=True,
         ),
         Field(
             "runtime",
             LINE,
-            "Who runs it: spark, python, lambda, container, dispatcher, or a runtime of the installation's settings.",
+            "Who runs it: spark, python, lambda, container, dispatcher, or a runtime of the installation's settings. "
+            "Unset: the one of a built-in operator; for a function that of defaults, else spark, or python for an "
+            "always_on source.",
             required=True,
+            derived=True,
         ),
         Field(
-            "operator", LINE, "What runs: a built-in operator of the runtime, or module:function.", required=True
-        ),  # Both only if it runs anything, see CODELESS_KINDS.
-        Field("outputs", Whole(0, OUTPUTS_MAX), "How many datasets it makes; 0 for side effects.", required=True),
+            "operator",
+            LINE,
+            "What runs: a built-in operator of the runtime, or module:function.",
+            required=True,
+            derived=True,
+        ),
+        Field(
+            "outputs",
+            Whole(0, OUTPUTS_MAX),
+            "How many datasets it makes; 0 for side effects. Unset: 1.",
+            required=True,
+            derived=True,
+        ),
+        Field(
+            "sql",
+            QUERY,
+            "Short for the operator sql with this query, or with that of a file *.sql.",
+            shorthand=True,
+        ),
+        Field(
+            "files",
+            FILES,
+            "Short for a source of files, and the operator ingest that makes a table of them.",
+            short=(LINE,),
+            shorthand=True,
+        ),
         Field(
             "queue",
             QUEUE,
@@ -241,18 +214,21 @@ JOB = Record(
         Field(
             "update_strategy",
             choice(UpdateStrategy),
-            "replace: a partition written again replaces the old one. append: rows are added, once by unique_key.",
+            "replace: a partition written again replaces the old one. append: rows are added, once by unique_key. "
+            "Unset: append with a unique_key.",
             default="replace",
         ),
         Field(
             "inputs",
-            Items(INPUT, at_least=1),
+            Items(INPUT, at_least=1, short=OUTPUT_NAME),
             "reactive: what it reads. What a query names is added to them: sql and alert may leave them out.",
         ),
         Field(
             "execution_strategy",
             choice(Strategy),
-            "reactive: PerPartition, a task for each partition; PerUpdate, a task for each new cursor.",
+            "reactive: PerPartition, a task for each partition; PerUpdate, a task for each new cursor. Unset: "
+            "PerUpdate if an input that triggers comes from a schedule, from an always_on source or from another "
+            "such job; else PerPartition.",
         ),
         Field(
             "join",
@@ -266,7 +242,7 @@ JOB = Record(
             Items(COLUMN, at_least=1, at_most=32, unique=True),
             "append: the columns that tell a row from all others, all of them from the data.",
         ),
-        Field("source", SOURCE, "source: what makes it emit."),
+        Field("source", SOURCE, "source: what makes it emit.", short=(choice(SourceKind),)),
         Field("bootstrap", BOOTSTRAP, "source: what happens once at the beginning."),
         Field(
             "idle_timeout",
@@ -333,7 +309,12 @@ JOB = Record(
     removed=(("schedule", "write it under source: {kind: cron, schedule: ...}"),),
 )
 
-DEFAULTS = Record("defaults", "For all jobs that do not say it themselves.", TIMEOUTS, removed=_OF_JOBS)
+DEFAULTS = Record(
+    "defaults",
+    "For all jobs that do not say it themselves.",
+    (Field("runtime", LINE, "Where functions run. Unset: spark."), *TIMEOUTS),
+    removed=_OF_JOBS,
+)
 
 _METADATA_ONLY = (
     "publishing only gives an output a name: remove it, and let the operator decide how data is written"
@@ -343,7 +324,7 @@ PUBLISH = Record(
     "publication",
     "The output of a job that gets a name.",
     (
-        Field("from", OUTPUT, "Which one.", required=True),
+        Field("from", OUTPUT, "Which one.", required=True, short=(OUTPUT_NAME,)),
         Field(
             "to",
             choice(SinkKind),
@@ -363,7 +344,12 @@ DAG = Record(
         Field("description", Text("text", chars_max=10_000), "For people."),
         Field("defaults", DEFAULTS, "For all jobs that do not say it themselves."),
         Field("jobs", Items(JOB, at_least=1, at_most=JOBS_MAX), "The steps, in any order.", required=True),
-        Field("publish", Table(NAME, PUBLISH), "Names under which outputs can be read by other pipelines."),
+        Field(
+            "publish",
+            Table(NAME, PUBLISH, short=OUTPUT_NAME),
+            "Names under which outputs can be read by other pipelines.",
+            short=(Items(NAME, at_least=1, unique=True),),
+        ),
     ),
     removed=(("version", "versions are counted when a pipeline is deployed: remove it"), *_OF_JOBS),
 )

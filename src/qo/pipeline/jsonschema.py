@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, assert_never
 
-from qo.pipeline.fields import DAG, REACTIVE_ONLY, SOURCE_ONLY
+from qo.pipeline.fields import DAG, JOB, REACTIVE_ONLY, SOURCE_ONLY
 from qo.pipeline.kinds import (
     Anything,
     Choice,
@@ -26,12 +26,28 @@ from qo.pipeline.kinds import (
 )
 from qo.pipeline.operators.built_in import BUILT_IN
 from qo.pipeline.operators.spec import OperatorSpec
-from qo.pipeline.sources import CODELESS_JOB, CODELESS_KINDS, SOURCES
+from qo.pipeline.sources import CODELESS_JOB, CODELESS_KINDS, SOURCES, all_source_fields
 
 Schema = dict[str, Any]
 
+_WITH_QUERY: Schema = {
+    "properties": {"operator": {"enum": sorted(name for name, spec in BUILT_IN.items() if spec.takes_query_file)}},
+    "required": ["operator"],
+}
 _SCALAR: Schema = {"type": ["string", "number", "boolean"]}
-_CODELESS_SOURCE: Schema = {"properties": {"kind": {"enum": list(CODELESS_KINDS)}}, "required": ["kind"]}
+_SHORTHANDS = [field.name for field in JOB.fields if field.shorthand]
+_CODELESS_KIND: Schema = {"enum": list(CODELESS_KINDS)}
+_CODELESS_SOURCE: Schema = {
+    "anyOf": [
+        _CODELESS_KIND,
+        {"type": "object", "properties": {"kind": _CODELESS_KIND}, "required": ["kind"]},
+        {
+            "type": "object",
+            "properties": {"kind": False},
+            "anyOf": [{"required": [field.name]} for field in all_source_fields()],
+        },
+    ]
+}
 _ONE_TYPE: list[Schema] = [{"items": {"type": name}} for name in ("string", "number", "boolean")]
 
 
@@ -40,7 +56,6 @@ def schema() -> Schema:
     definitions: dict[str, Schema] = {}
     top = _record(DAG, definitions)
     job = definitions["job"]
-    job["required"] = [name for name in job["required"] if name not in CODELESS_JOB]
     job["allOf"] = _job_rules(definitions)
     definitions["source"]["allOf"] = _source_rules()
     definitions["input"]["allOf"] = [
@@ -69,17 +84,23 @@ def _schema_of(kind: Kind, definitions: dict[str, Schema]) -> Schema:
                 definitions[kind.name] = _record(kind, definitions)
             return {"$ref": f"#/$defs/{kind.name}"}
         case Items():
-            listed: Schema = {"type": "array", "items": _schema_of(kind.of, definitions), "maxItems": kind.at_most}
+            listed: Schema = {"type": "array", "items": _either(kind, definitions), "maxItems": kind.at_most}
             return {**listed, "minItems": kind.at_least, **({"uniqueItems": True} if kind.unique else {})}
         case Table():
             return {
                 "type": "object",
                 "propertyNames": _text(kind.keys),
-                "additionalProperties": _schema_of(kind.of, definitions),
+                "additionalProperties": _either(kind, definitions),
                 "maxProperties": kind.at_most,
             }
         case _:
             return _leaf(kind)
+
+
+def _either(kind: Items | Table, definitions: dict[str, Schema]) -> Schema:
+    """Return the schema of an item or value, and of the short way to write it."""
+    long = _schema_of(kind.of, definitions)
+    return {"anyOf": [_text(kind.short), long]} if kind.short is not None else long
 
 
 def _leaf(kind: Filter | Anything | Text | Whole | Flag | Choice | Scalar) -> Schema:
@@ -116,7 +137,7 @@ def _record(kind: Record, definitions: dict[str, Schema]) -> Schema:
         "properties": {field.name: _property(field, definitions) for field in kind.fields},
         "additionalProperties": False,
     }
-    required = [field.name for field in kind.fields if field.required]
+    required = [field.name for field in kind.fields if field.required and not field.derived]
     if required:
         schema_["required"] = required
     if kind.one_of:
@@ -126,6 +147,9 @@ def _record(kind: Record, definitions: dict[str, Schema]) -> Schema:
 
 def _property(field: Field, definitions: dict[str, Schema]) -> Schema:
     schema_: Schema = {"description": field.help, **_schema_of(field.kind, definitions)}
+    if field.short:
+        ways = [_schema_of(kind, definitions) for kind in (*field.short, field.kind)]
+        schema_ = {"description": field.help, "anyOf": ways}
     if field.default is not None:
         schema_["default"] = field.default
     return schema_
@@ -148,37 +172,26 @@ def _job_rules(definitions: dict[str, Schema]) -> list[Schema]:
     """Return the rules for fields of a job that need or exclude each other."""
     return [
         _when({"activation": {"const": "source"}}, SOURCE_ONLY[0], {*REACTIVE_ONLY[0], *REACTIVE_ONLY[1]}),
-        _when({"activation": {"const": "reactive"}}, ("execution_strategy",), {*SOURCE_ONLY[0], *SOURCE_ONLY[1]}),
-        _inputs_rule(),
-        {
-            **_when({"update_strategy": {"const": "append"}}, ("unique_key",), set()),
-            "else": {"properties": {"unique_key": False}},
-        },
+        _when({"activation": {"const": "reactive"}}, (), {*SOURCE_ONLY[0], *SOURCE_ONLY[1]}),
+        _when({"source": {}}, (), {"inputs", *_SHORTHANDS}),
+        _when({"update_strategy": {"const": "append"}}, ("unique_key",), set()),
+        _when({"update_strategy": {"const": "replace"}}, (), {"unique_key"}),
         {"if": {"required": ["udf"]}, "then": {"properties": {"secrets": False, "runtime": {"const": "lambda"}}}},
         _when({"operator": {"const": "udf"}}, ("udf",), set()),
         *(_config_rule(spec, spec.config, definitions) for spec in BUILT_IN.values() if spec.config is not None),
         {
             **_when({"source": _CODELESS_SOURCE}, (), set()),
             "then": {"properties": {name: {"const": only} for name, only in CODELESS_JOB.items()}},
-            "else": {"required": list(CODELESS_JOB)},
+            "else": {"oneOf": [{"required": [name]} for name in ("operator", *_SHORTHANDS)]},
         },
+        # Every job says what starts it: a source, inputs, or a query that names its inputs.
+        {"anyOf": [*({"required": [name]} for name in ("source", "inputs", *_SHORTHANDS)), _WITH_QUERY]},
     ]
-
-
-def _inputs_rule() -> Schema:
-    """Return the rule that a reactive job lists its inputs, unless its query says what they are."""
-    with_query = {"enum": sorted(name for name, spec in BUILT_IN.items() if spec.takes_query_file)}
-    rule = _when({"activation": {"const": "reactive"}}, ("inputs",), set())
-    rule["if"]["not"] = {"properties": {"operator": with_query}, "required": ["operator"]}
-    return rule
 
 
 def _config_rule(spec: OperatorSpec, config: Record, definitions: dict[str, Schema]) -> Schema:
     """Return the rule for the config of a built-in operator."""
-    runtime: Schema = {"const": spec.runtimes[0]} if len(spec.runtimes) == 1 else {"enum": list(spec.runtimes)}
-    rule = _when(
-        {"runtime": runtime, "operator": {"const": spec.name}}, ("config",) if spec.needs_config else (), set()
-    )
+    rule = _when({"operator": {"const": spec.name}}, ("config",) if spec.needs_config else (), set())
     rule["then"]["properties"] = {"config": _record(config, definitions)}
     return rule
 

@@ -56,6 +56,7 @@ class Items:
     at_least: int = 0
     at_most: int = 1000
     unique: bool = False
+    short: Text | None = None  # A shorter way to write an item in a file.
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Table:
     keys: Text
     of: Kind
     at_most: int = 1000
+    short: Text | None = None  # A shorter way to write a value in a file.
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,11 @@ class Field:
     help: str
     required: bool = False
     default: str | int | bool | None = None  # For people; the values themselves are in core.pipeline.dag.
+    derived: bool = (
+        False  # A file may leave it out although it is required: it follows from the rest, see short_form.
+    )
+    short: tuple[Kind, ...] = ()  # Shorter ways to write it in a file, which short_form replaces.
+    shorthand: bool = False  # Stands for other fields, and is no field of a completed document.
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,14 @@ from qo.core.pipeline.dag import Dag, resolve_defaults
 from qo.pipeline.document import parse
 from qo.pipeline.draft import draft_dag
 from qo.pipeline.expectations import check_expectations
+from qo.pipeline.inference import infer
 from qo.pipeline.operators.operator_rules import check_operator
 from qo.pipeline.problems import Document, Report, Spot
 from qo.pipeline.query_inputs import OpenQuery, complete_queries
 from qo.pipeline.references import check_references
 from qo.pipeline.registry import DEFAULT, SPARK, Registry
 from qo.pipeline.rules import RULES
+from qo.pipeline.short_form import expand
 
 
 def read(
@@ -43,9 +45,13 @@ def build_dag(
     known_datasets: Mapping[str, str] | None,
     open_query: OpenQuery | None = None,
 ) -> Dag:
-    """Return the resolved DAG of plain data. Raises DefinitionError, also for problems that were reported before."""
+    """Return the resolved DAG of plain data, in the short or the explicit form.
+
+    Raises DefinitionError, also for problems that were reported before.
+    """
     if document is not None:
-        drafted = draft_dag(complete_queries(document, report, known_datasets, open_query), report)
+        explicit = complete_queries(expand(document, report), report, known_datasets, open_query)
+        drafted = draft_dag(infer(explicit), report)
         for job_draft in drafted.jobs:
             if report.full:
                 break

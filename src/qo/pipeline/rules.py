@@ -39,12 +39,13 @@ def check_activation(job_draft: JobDraft, report: Report) -> None:
     """Check that sources have a source, reactive jobs have inputs, and neither has fields of the other."""
     own, foreign = (SOURCE_ONLY, REACTIVE_ONLY) if job_draft.job.is_source else (REACTIVE_ONLY, SOURCE_ONLY)
     word, other = ("source", "reactive") if job_draft.job.is_source else ("reactive", "source")
+    instead = "inputs" if job_draft.job.is_source else "source"
     for name in own[0]:
         if name == "inputs" and takes_query(job_draft.job.operator):
             continue  # Its query says what it reads.
         if name not in job_draft.raw:
             message = f"the {word} job {job_draft.job.name!r} has no {name!r}"
-            report.add(job_draft.path, message, f"write '{name}:', or 'activation: {other}'")
+            report.add(job_draft.path, message, f"write '{name}:', or '{instead}:'")
     for name in (*foreign[0], *foreign[1]):
         if name in job_draft.raw:
             message = f"{name!r} is for {other} jobs, and {job_draft.job.name!r} is a {word} job"

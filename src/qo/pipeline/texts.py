@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from qo.pipeline.kinds import Text
+from qo.pipeline.query_tables import CHARS_MAX
 
 NAME = Text("lower-case letters, digits and _, beginning with a letter, at most 128", "[a-z][a-z0-9_]{0,127}", 128)
+OUTPUT_NAME = Text("a job, or one of its outputs as in tables.1", r"[a-z][a-z0-9_]{0,127}(\.[0-9]{1,3})?", 132)
+QUERY = Text("a query in Spark SQL", chars_max=CHARS_MAX)
 QUEUE = Text(
     "lower-case letters, digits, _ and -, beginning with a letter, at most 63", "[a-z][a-z0-9_-]{0,62}", 63
 )

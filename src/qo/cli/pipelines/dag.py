@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ from qo.core.pipeline.plan import outside_datasets
 from qo.core.words import plural
 
 if TYPE_CHECKING:
+    from qo.core.pipeline.dag import Dag
     from qo.pipeline.loading import DeployableDefinition
 
 VERSIONS_SHOWN = 20  # The newest ones, in the table for people; --json has all.
@@ -40,6 +42,10 @@ Code = Annotated[
         show_default=False,
     ),
 ]
+Full = Annotated[
+    bool,
+    typer.Option("--full", help="Print the definition in full, with everything that was inferred or defaulted."),
+]
 Again = Annotated[bool, typer.Option("--again", help="Deploy it even if it was rolled back.")]
 Name = Annotated[str, typer.Argument(metavar="DAG", help="The name of the DAG.")]
 Version = Annotated[int, typer.Argument(metavar="VERSION", min=1, help="The number of the version.")]
@@ -47,11 +53,11 @@ Scope = Annotated[str, typer.Argument(metavar="DAG[.JOB]", help="A DAG, or one o
 
 
 @command(dag, "validate")
-def validate(session: Session, target: Target, code: Code = False) -> None:
+def validate(session: Session, target: Target, code: Code = False, full: Full = False) -> None:
     """Check a pipeline, without a dispatcher and without importing its code.
 
     For a file, also checks that the modules and functions of its jobs exist. With --code, also checks that the
-    fingerprint of the code of each can be computed.
+    fingerprint of the code of each can be computed. With --full, prints the explicit form of the definition.
     """
     whole = load_whole(session, target, code=code, offline=True)
     pipeline = whole.dag
@@ -61,7 +67,9 @@ def validate(session: Session, target: Target, code: Code = False) -> None:
     file = resolve(target).file
     if file is not None:
         functions.check(pipeline, file.read_text("utf-8-sig"), str(file))
-    if session.json:
+    if full:
+        _show_full(session, pipeline)
+    elif session.json:
         session.output.document({"dag": pipeline.name, "jobs": [job.name for job in pipeline.jobs], "valid": True})
     else:
         session.output.line(f"{pipeline.name}: {plural(len(pipeline.jobs), 'job')}, nothing wrong")
@@ -146,6 +154,7 @@ def show(
         int | None, typer.Option("--version", min=1, help="This version instead of the active one.")
     ] = None,
     source: Annotated[bool, typer.Option("--source", help="Print the file as it was deployed.")] = False,
+    full: Full = False,
 ) -> None:
     """Show a DAG: its active version, its jobs, and its versions (the newest 20; with --json, all)."""
     path = route("dags", name, *(("versions", version) if version is not None else ()))
@@ -159,12 +168,32 @@ def show(
     answer, versions, more = ask(session, fetch)
     if source:
         session.output.line(answer["source"].rstrip("\n"))
+    elif full:
+        _show_full(session, _read_deployed(session, name, answer["source"]))
     elif session.json:
         session.output.document({**answer, "versions": versions})
     else:
         dag_view.show_version(session, answer, versions)
         if more:
             session.output.note(f"there are older versions than these {len(versions)}")
+
+
+def _read_deployed(session: Session, name: str, source: str) -> Dag:
+    with require_extra():
+        from qo.cli.pipelines.runtime import find_registry
+        from qo.pipeline.parsing import read
+    return read(source, file=name, registry=find_registry(session))
+
+
+def _show_full(session: Session, pipeline: Dag) -> None:
+    """Print the explicit form: the document that editions are computed from."""
+    from qo.core.pipeline.dag import to_json
+    from qo.pipeline.rendering import to_yaml
+
+    if session.json:
+        session.output.document(json.loads(to_json(pipeline)))
+    else:
+        session.output.line(to_yaml(pipeline).rstrip("\n"))
 
 
 @command(dag, "ready")

@@ -158,6 +158,7 @@ class Job(_Part, frozen=True, kw_only=True):
 
 
 class Defaults(_Part, frozen=True, kw_only=True):
+    runtime: str | None = None  # Of functions; written into the jobs before a DAG is made of them.
     timeout_seconds: int | None = None
     heartbeat_timeout_seconds: int | None = None
     max_attempts: int | None = None

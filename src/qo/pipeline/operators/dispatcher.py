@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qo.core.pipeline.dag import Strategy
-from qo.pipeline.fields import RANGE_MAX
+from qo.pipeline.expectation_fields import RANGE_MAX
 from qo.pipeline.kinds import Field, Record, Whole
 from qo.pipeline.operators.spec import OperatorSpec
 

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from qo.config.location import ELSEWHERE
 from qo.core.pipeline.dag import UpdateStrategy
 from qo.pipeline.draft import JobDraft
-from qo.pipeline.kinds import Choice, Field, Items, Record, Scalar, Table, Text, Whole
+from qo.pipeline.file_fields import FORMAT, MISSING, OPTIONS, STREAM_FORMAT, columns
+from qo.pipeline.kinds import Choice, Field, Items, Record, Text, Whole
 from qo.pipeline.operators.spec import OperatorSpec
 from qo.pipeline.problems import Report, closest
-from qo.pipeline.query_tables import CHARS_MAX
-from qo.pipeline.texts import COLUMN, LINE, LOGICAL, URL
+from qo.pipeline.texts import COLUMN, LINE, LOGICAL, QUERY, URL
 
-QUERY = Text("a query in Spark SQL", chars_max=CHARS_MAX)
-_TYPES = (
-    "string|boolean|byte|tinyint|short|smallint|int|integer|long|bigint|float|real|double|decimal|date|timestamp"
-)
-TYPE = Text(
-    "a type of Spark SQL, such as string, bigint, decimal(10,2) or array<date>",
-    rf"(?i:{_TYPES}|timestamp_ntz|binary)|(?i:decimal)\s*\(\s*\d+\s*(,\s*\d+\s*)?\)|(?i:array|map|struct)\s*<.+>",
-)
 # A relative path counts from the directory in which the worker runs, as the modules of operators do.
 PLACE = Text("a path, file:PATH or s3://BUCKET/KEY", rf"s3://\S+|(file:)?(?!{ELSEWHERE})\S.*", 2_000)
 PLACEHOLDERS = ("partition_key", "start", "end", "cursor")  # Of a path, as {start}.
@@ -29,19 +22,6 @@ _QUERY_FIELDS = (
     Field("query", QUERY, "The query. Jobs and published datasets that it names are its inputs."),
     Field("file", LINE, "The file with the query, relative to the pipeline's own."),
 )
-_COLUMNS = Items(
-    Record(
-        "column",
-        "A column of the files.",
-        (
-            Field("name", COLUMN, "Its name.", required=True),
-            Field("type", TYPE, "Its type.", required=True),
-        ),
-    ),
-    at_least=1,
-    at_most=10_000,
-)
-_OPTIONS = Table(Text("the name of an option"), Scalar(), at_most=100)
 
 
 def _check_ingest(job_draft: JobDraft, report: Report) -> None:
@@ -72,21 +52,16 @@ INGEST = OperatorSpec(
         "ingest",
         "Turns files that something else has written into rows.",
         (
-            Field("format", Choice(("csv", "json", "parquet", "text")), "The format of the files.", required=True),
+            Field("format", FORMAT, "The format of the files.", required=True),
             Field(
                 "path",
                 PLACE,
                 "Which files, with {partition_key}, {start}, {end} or {cursor} for those of the task. Unset: "
                 "the files of the inputs.",
             ),
-            Field("options", _OPTIONS, "Options of Spark's reader, such as header: true."),
-            Field("columns", _COLUMNS, "The columns of the files. Unset: learnt from the first files, and kept."),
-            Field(
-                "missing",
-                Choice(("fail", "keep")),
-                "What to do about a file that was deleted. fail: fail. keep: keep the rows that were made from it.",
-                default="fail",
-            ),
+            OPTIONS,
+            columns("The columns of the files. Unset: learnt from the first files, and kept."),
+            MISSING,
         ),
     ),
     example="format: csv",
@@ -226,9 +201,9 @@ STREAM = OperatorSpec(
         (
             Field("source", Choice(("files", "rate")), "Where the rows come from.", required=True),
             Field("path", PLACE, "files: the directory in which they arrive, each complete."),
-            Field("format", Choice(("csv", "json", "parquet")), "files: their format.", default="parquet"),
-            Field("columns", _COLUMNS, "files: their columns."),
-            Field("options", _OPTIONS, "Options of Spark's reader, such as rowsPerSecond: 10."),
+            Field("format", STREAM_FORMAT, "files: their format.", default="parquet"),
+            columns("files: their columns."),
+            replace(OPTIONS, help="Options of Spark's reader, such as rowsPerSecond: 10."),
             Field("trigger_seconds", Whole(0, 86_400), "For how long a batch is gathered.", default=5),
         ),
     ),
