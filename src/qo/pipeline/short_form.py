@@ -49,10 +49,10 @@ _OF_THE_SOURCE = ("partitions", "bootstrap", "backpressure_mode")
 
 def expand(document: Document, report: Report) -> Document:
     """Return the explicit document with the same meaning. Fields that contradict a short form are reported."""
-    if not isinstance(document.value, dict):
+    whole: Any = document.value
+    if not isinstance(whole, dict):
         return document
-    value: Fields = dict(cast("Fields", document.value))
-    spot = document.spot
+    value, spot = cast("Fields", whole), document.spot
     listed = value.get("jobs")
     if isinstance(listed, list):
         jobs, spots = _expand_jobs(cast("list[Any]", listed), spot.at(("jobs",)), report)
