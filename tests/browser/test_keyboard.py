@@ -50,6 +50,7 @@ async def test_from_the_front_to_a_task_and_an_action_by_tab_and_enter(
     assert await page.evaluate("document.activeElement.textContent") == "Archive", "and then where it was"
     assert (await queue.get(there.failed)).status is Status.FAILED
     await keyboard.press("Enter")
+    await expect(page.get_by_role("dialog")).to_be_visible()
     await tab_to(page, "Archive the task")
     await keyboard.press("Enter")
     await expect(page.get_by_role("dialog")).to_have_count(0)

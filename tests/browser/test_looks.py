@@ -46,7 +46,8 @@ async def place(tmp_path_factory: pytest.TempPathFactory, built: Assets) -> Asyn
         upstream = Upstream(dispatcher.addresses.public, dispatcher.tokens["admin"])
         async with visiting(queue.store, dispatcher=upstream) as visitor:
             routes = {
-                "overview": "/",
+                "home": "/",
+                "overview": "/queue",
                 "tasks": "/tasks",
                 "task-failed": f"/task/{there.failed}",
                 "task-running": f"/task/{there.running}",
@@ -57,6 +58,10 @@ async def place(tmp_path_factory: pytest.TempPathFactory, built: Assets) -> Asyn
                 "schedules": "/schedules",
                 "pipelines": "/pipelines",
                 "pipeline": "/pipeline/shop",
+                "neighbours": "/pipeline/shop?focus=clean",
+                "grid": "/pipeline/shop?view=partitions",
+                "timeline": "/pipeline/shop?view=timeline",
+                "timeline-job": "/pipeline/shop?view=timeline&job=clean",
                 "datasets": "/datasets",
                 "dataset": "/dataset/shop.clean",
                 "partition": f"/dataset/shop.clean?partition={DAYS[0]}",

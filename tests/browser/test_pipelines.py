@@ -61,7 +61,14 @@ async def test_every_page_of_pipelines_opens_from_a_link_and_shows_what_is_there
     shop = place.shop
     pages: dict[str, tuple[str, list[str]]] = {
         "/pipelines": ("Pipelines", ["shop"]),
+        "/": ("Pipelines", ["shop", "clean_orders", "Held back"]),
+        "/queue": ("Overview", ["By status"]),
         "/pipeline/shop": ("shop", ["Jobs", "Versions"]),
+        "/pipeline/shop?focus=clean": ("shop", ["Jobs near clean", "3 jobs of 4"]),
+        "/pipeline/shop?view=partitions": ("shop", ["Partitions of version 1", "failed 2", "running 1"]),
+        "/pipeline/shop?view=timeline": ("shop", ["The newest 15 runs", "How long they took"]),
+        "/pipeline/shop?view=timeline&job=clean": ("shop", ["How long runs of clean took"]),
+        "/pipeline/shop?view=versions": ("shop", ["Versions"]),
         "/datasets": ("Datasets", ["shop.orders", "shop.clean", "clean_orders"]),
         "/dataset/shop.clean": ("shop.clean", ["Generations", "2 partitions", "Last commits"]),
         f"/dataset/shop.clean?partition={DAYS[0]}": ("shop.clean", [f"Partition {DAYS[0]}", "1,234"]),
@@ -105,6 +112,46 @@ async def test_the_graph_has_a_node_for_each_job_with_its_state_and_leads_to_it(
     await clean.click()
     await expect(tab.page).to_have_url(re.compile(r"#/(runs|dataset)"))
     await tab.shown("clean")
+
+
+async def test_the_column_of_a_day_shows_where_it_got_stuck(place: Place, tabs: Tabs) -> None:
+    tab = await tabs.open(place.link, "/pipeline/shop?view=partitions")
+    failed = tab.page.get_by_role("link", name=re.compile(rf"^clean@{DAYS[2]}: failed"))
+    await expect(failed).to_be_visible()
+    await expect(tab.page.get_by_role("link", name=re.compile(rf"^orders@{DAYS[2]}: done"))).to_be_visible()
+    await failed.click()
+    await tab.heading(DAYS[2])
+    await tab.shown(ERROR)
+
+
+async def test_the_timeline_tells_waiting_from_running_and_leads_to_the_run(place: Place, tabs: Tabs) -> None:
+    tab = await tabs.open(place.link, "/pipeline/shop?view=timeline")
+    await expect(tab.page.locator(".gantt-job")).to_have_count(4)
+    running = tab.page.get_by_role("link", name=re.compile(rf"^clean {DAYS[4]}: running, waited .*, ran "))
+    await expect(running.locator(".work")).not_to_have_count(0)
+    await running.click()
+    await tab.heading(DAYS[4])
+
+
+async def test_one_key_finds_whatever_has_a_name(place: Place, tabs: Tabs) -> None:
+    tab = await tabs.open(place.link, "/quality")
+    await tab.heading("Quality")
+    await tab.page.keyboard.press("/")
+    field = tab.page.get_by_role("textbox", name="Search")
+    await expect(field).to_be_focused()
+    await field.fill("daily")
+    await expect(
+        tab.page.get_by_role("dialog").get_by_role("link", name=re.compile("^job shop.daily "))
+    ).to_be_visible()
+    await field.press("Enter")
+    await expect(tab.page).to_have_url(re.compile(r"#/pipeline/shop\?focus=daily"))
+    await tab.page.keyboard.press("/")
+    await field.fill(place.shop.failed)
+    await expect(
+        tab.page.get_by_role("dialog").get_by_role("link", name=re.compile("^task shop.clean "))
+    ).to_be_visible()
+    await field.press("Enter")
+    await tab.heading(DAYS[2])
 
 
 async def test_the_lineage_says_of_each_piece_which_run_has_made_it(place: Place, tabs: Tabs) -> None:

@@ -9,6 +9,7 @@ import "./style/small.css";
 import "./style/tree.css";
 import "./style/steps.css";
 import "./style/chart.css";
+import "./style/pipeline.css";
 import "./style/phone.css";
 import { problemOf } from "./s3/problem";
 import { Gate } from "./shell/gate";

@@ -400,3 +400,96 @@ export interface SourceLine {
   last_error: string | null;
   task_id: string | null;
 }
+
+export interface PublishedHealth {
+  name: string;
+  dataset: string;
+  committed_at: string | null;
+  partitions: number;
+  rows: number;
+  bytes: number;
+}
+
+export interface PipelineHealth {
+  name: string;
+  active: number | null;
+  next: number | null;
+  next_status: string | null;
+  paused: string | null;
+  jobs: number;
+  running: number;
+  waiting: number;
+  failed: number;
+  held: number;
+  sources: number;
+  sources_failed: number;
+  published: PublishedHealth[];
+}
+
+export type GridState = "done" | "running" | "waiting" | "failed";
+
+export interface GridCell {
+  key: string;
+  state: GridState;
+  committed_at: string | null;
+  rows: number | null;
+  task_id: string | null;
+  since: string | null;
+}
+
+export interface GridRow {
+  job: string;
+  edition_id: string;
+  cells: GridCell[];
+}
+
+export interface Grid {
+  dag: string;
+  version: number;
+  keys: string[];
+  rows: GridRow[];
+  before: string | null;
+  more_jobs: boolean;
+}
+
+export interface TimelineAttempt {
+  attempt: number;
+  started_at: string;
+  ended_at: string | null;
+  outcome: string | null;
+  worker_id: string | null;
+}
+
+export interface TimelineTask {
+  id: string;
+  job: string;
+  status: string;
+  partition_key: string | null;
+  cursor: number | null;
+  created_at: string;
+  available_at: string;
+  completed_at: string | null;
+  attempts: TimelineAttempt[];
+}
+
+export interface Timeline {
+  now: string;
+  tasks: TimelineTask[];
+  before: string | null;
+}
+
+export interface SearchHit {
+  kind: string;
+  name: string;
+  about: string;
+  dag: string | null;
+  job: string | null;
+  task_id: string | null;
+  dataset: string | null;
+  partition_key: string | null;
+}
+
+export interface SearchAnswer {
+  hits: SearchHit[];
+  more: boolean;
+}

@@ -10,6 +10,7 @@ import { BackpressurePage } from "./backpressure";
 import { DatasetPage } from "./dataset";
 import { DatasetsPage } from "./datasets";
 import { FailuresPage } from "./failures";
+import { LandingPage } from "./landing";
 import { LineagePage } from "./lineage";
 import { OverviewPage } from "./overview";
 import { PipelinePage } from "./pipeline";
@@ -59,6 +60,8 @@ function pageOf(at: string, { path, query }: Route): JSX.Element {
   const name = path[1];
   switch (at) {
     case "":
+      return <LandingPage />;
+    case "queue":
       return <OverviewPage />;
     case "tasks":
       return <TasksPage query={query} />;
@@ -86,7 +89,7 @@ function pageOf(at: string, { path, query }: Route): JSX.Element {
   if (name) {
     if (at === "task") return <TaskPage id={name} query={query} />;
     if (at === "worker") return <WorkerPage id={name} />;
-    if (at === "pipeline") return <PipelinePage name={name} />;
+    if (at === "pipeline") return <PipelinePage name={name} query={query} />;
     if (at === "dataset") return <DatasetPage name={name} query={query} />;
     if (at === "lineage") return <LineagePage name={name} query={query} />;
     if (at === "run") return <RunPage id={name} />;

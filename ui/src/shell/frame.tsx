@@ -8,13 +8,14 @@ import { useApp } from "./app";
 import { Keyboard } from "./keyboard";
 import { Notice } from "./notice";
 import { href } from "./router";
+import { Search, SearchButton } from "./search";
 import { currentTheme, switchTheme } from "./theme";
 import { PERIOD_S, ticker, useSecond } from "./ticker";
 
 type Place = [name: string, path: string[], also: string[]];
 
 const QUEUE: Place[] = [
-  ["Overview", [], [""]],
+  ["Overview", ["queue"], ["queue"]],
   ["Tasks", ["tasks"], ["tasks", "task"]],
   ["Failures", ["failures"], ["failures"]],
   ["Shards", ["shards"], ["shards"]],
@@ -32,9 +33,10 @@ const PIPELINES: Place[] = [
 
 export function Frame({ at, children }: { at: string; children: ComponentChildren }): JSX.Element {
   const { config, dispatcher } = useApp();
+  const here = at || (dispatcher ? "pipelines" : "queue"); // What opens first.
   const links = (places: Place[]): JSX.Element[] =>
     places.map(([name, path, also]) => (
-      <a key={name} href={href(path)} {...(also.includes(at) ? { "aria-current": "page" as const } : {})}>
+      <a key={name} href={href(path)} {...(also.includes(here) ? { "aria-current": "page" as const } : {})}>
         {name}
       </a>
     ));
@@ -43,6 +45,19 @@ export function Frame({ at, children }: { at: string; children: ComponentChildre
   useEffect(() => {
     document.querySelector(".nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   }, [at]);
+  const queue = (
+    <nav class="nav" aria-label="Queue">
+      <h2>Queue</h2>
+      <Chooser />
+      {links(QUEUE)}
+    </nav>
+  );
+  const pipelines = (
+    <nav class="nav" aria-label="Pipelines">
+      <h2>Pipelines</h2>
+      {links(dispatcher ? PIPELINES : PIPELINES.slice(0, 1))}
+    </nav>
+  );
   return (
     <div class="frame">
       <button type="button" class="skip" onClick={() => document.getElementById("content")?.focus()}>
@@ -52,15 +67,18 @@ export function Frame({ at, children }: { at: string; children: ComponentChildre
         <a class="brand" href="#/">
           qo <small>{config.prefix ? `${config.bucket}/${config.prefix.slice(0, -1)}` : config.bucket}</small>
         </a>
-        <nav class="nav" aria-label="Queue">
-          <h2>Queue</h2>
-          <Chooser />
-          {links(QUEUE)}
-        </nav>
-        <nav class="nav" aria-label="Pipelines">
-          <h2>Pipelines</h2>
-          {links(dispatcher ? PIPELINES : PIPELINES.slice(0, 1))}
-        </nav>
+        {dispatcher && <SearchButton />}
+        {dispatcher ? (
+          <>
+            {pipelines}
+            {queue}
+          </>
+        ) : (
+          <>
+            {queue}
+            {pipelines}
+          </>
+        )}
         <Freshness />
       </header>
       <main class="main" id="content" tabIndex={-1}>
@@ -68,6 +86,7 @@ export function Frame({ at, children }: { at: string; children: ComponentChildre
       </main>
       <Notice />
       <Keyboard />
+      {dispatcher && <Search dispatcher={dispatcher} />}
     </div>
   );
 }

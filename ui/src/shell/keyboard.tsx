@@ -3,11 +3,12 @@
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { go } from "./router";
+import { openSearch } from "./search";
 import { switchTheme } from "./theme";
 import { ticker } from "./ticker";
 
 const PLACES: Record<string, [string, string[]]> = {
-  o: ["Overview", []],
+  o: ["Overview of the queue", ["queue"]],
   t: ["Tasks", ["tasks"]],
   f: ["Failures", ["failures"]],
   s: ["Shards", ["shards"]],
@@ -38,7 +39,8 @@ export function Keyboard(): JSX.Element | null {
       else if (event.key === "p") ticker.toggle();
       else if (event.key === "l") switchTheme();
       else if (event.key === "?") setHelp(true);
-      else if (event.key === "/") {
+      else if (event.key === "/" && openSearch()) event.preventDefault();
+      else if (event.key === "/" || event.key === "f") {
         const field = document.querySelector<HTMLInputElement>("input[data-find]");
         if (!field) return;
         field.focus();
@@ -68,7 +70,11 @@ export function Keyboard(): JSX.Element | null {
           <dt>
             <kbd>/</kbd>
           </dt>
-          <dd>Find</dd>
+          <dd>Search everything</dd>
+          <dt>
+            <kbd>f</kbd>
+          </dt>
+          <dd>Find on this page</dd>
           <dt>
             <kbd>r</kbd> <kbd>p</kbd>
           </dt>

@@ -29,7 +29,7 @@ export function Filters({ idOf, wrong, open, children }: Lookup): JSX.Element {
           class="mono"
           size={36}
           value={text}
-          placeholder="paste an id, press enter (/)"
+          placeholder="paste an id, press enter (f)"
           onInput={(event) => setText(event.currentTarget.value)}
           aria-invalid={text !== "" && !id}
         />

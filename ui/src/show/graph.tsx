@@ -38,6 +38,7 @@ export function Graph({
   label: string;
 }): JSX.Element {
   const layOut = useLayOut();
+  const [zoom, setZoom] = useState<number | null>(null); // Null: as large as there is room.
   // Live numbers change all the time; only another shape needs another layout.
   const shape = JSON.stringify([
     nodes.map((node) => [node.id, node.title, node.lines.length, widthOf(node)]),
@@ -51,33 +52,73 @@ export function Graph({
   if (layOut instanceof Problem) return <Failure problem={layOut} />;
   if (layout === null) return <Loading what="the graph" />;
   const live = new Map(edges.map((edge) => [`${edge.from}\n${edge.to}`, edge.live]));
+  const size =
+    zoom === null
+      ? { minWidth: `${layout.width * SHRUNK_MIN}px` }
+      : { width: `${layout.width * zoom}px`, maxWidth: "none" };
   return (
-    <div class="graph" tabIndex={0} role="group" aria-label={label}>
-      <svg
-        width={layout.width}
-        height={layout.height}
-        viewBox={`0 0 ${layout.width} ${layout.height}`}
-        style={{ minWidth: `${layout.width * SHRUNK_MIN}px` }}
+    <>
+      {nodes.length >= ZOOMED_FROM && <Zoom zoom={zoom} set={setZoom} />}
+      <div
+        class="graph"
+        tabIndex={0}
         role="group"
         aria-label={label}
+        onWheel={(event) => {
+          if (!event.ctrlKey) return; // As a map: the wheel alone scrolls.
+          event.preventDefault();
+          setZoom(clamp((zoom ?? 1) * (event.deltaY < 0 ? STEP : 1 / STEP)));
+        }}
       >
-        <defs>
-          <marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
-            <path d="M0 0 8 4 0 8Z" class="arrow" />
-          </marker>
-        </defs>
-        {layout.edges.map((edge) => (
-          <path
-            key={`${edge.from}>${edge.to}`}
-            d={curve(edge.points)}
-            class={live.get(`${edge.from}\n${edge.to}`) ? "edge live" : "edge"}
-            marker-end="url(#arrow)"
-          />
-        ))}
-        {nodes.map((node) => (
-          <NodeShape key={node.id} node={node} place={layout.places.get(node.id)!} />
-        ))}
-      </svg>
+        <svg
+          width={layout.width}
+          height={layout.height}
+          viewBox={`0 0 ${layout.width} ${layout.height}`}
+          style={size}
+          role="group"
+          aria-label={label}
+        >
+          <defs>
+            <marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
+              <path d="M0 0 8 4 0 8Z" class="arrow" />
+            </marker>
+          </defs>
+          {layout.edges.map((edge) => (
+            <path
+              key={`${edge.from}>${edge.to}`}
+              d={curve(edge.points)}
+              class={live.get(`${edge.from}\n${edge.to}`) ? "edge live" : "edge"}
+              marker-end="url(#arrow)"
+            />
+          ))}
+          {nodes.map((node) => (
+            <NodeShape key={node.id} node={node} place={layout.places.get(node.id)!} />
+          ))}
+        </svg>
+      </div>
+    </>
+  );
+}
+
+const ZOOMED_FROM = 12; // Nodes; fewer are seen as they are.
+const STEP = 1.25;
+
+function clamp(zoom: number): number {
+  return Math.min(3, Math.max(0.2, zoom));
+}
+
+function Zoom({ zoom, set }: { zoom: number | null; set: (zoom: number | null) => void }): JSX.Element {
+  return (
+    <div class="graph-tools">
+      <button type="button" aria-label="Smaller" onClick={() => set(clamp((zoom ?? 1) / STEP))}>
+        −
+      </button>
+      <button type="button" aria-label="Larger" onClick={() => set(clamp((zoom ?? 1) * STEP))}>
+        +
+      </button>
+      <button type="button" aria-pressed={zoom === null} onClick={() => set(null)}>
+        fit
+      </button>
     </div>
   );
 }

@@ -9,13 +9,14 @@ import sqlalchemy as sa
 
 from qo.api.contract.dag import DagLine
 from qo.api.contract.first_pages import HealthPage, PipelineHealth, PublishedHealth
+from qo.core.pipeline import pressure
 from qo.core.pipeline.dag import SourceKind
 from qo.core.pipeline.supervision import SourceState
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.core.task import Status
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx, batches
-from qo.dispatcher.tasks import failures
+from qo.dispatcher.tasks import backpressure, failures
 from qo.dispatcher.versions import overview
 
 PUBLISHED_MAX = 50  # Datasets of one pipeline.
@@ -34,6 +35,7 @@ def list_health(tx: Tx, after: str | None = None, limit: int = 100) -> HealthPag
             jobs.setdefault(job.dag, []).append(job)
     counts = failures.counts(tx, [job.edition_id for own in jobs.values() for job in own])
     held = set(tx.execute(sa.select(schema.holds.c.edition_id)).scalars())
+    held.update(pressure.holders(live, backpressure.tripped(tx)))
     unsound = set(tx.execute(_unsound_sources()).scalars())
     publications = _publications(tx, live, names)
     return HealthPage(
