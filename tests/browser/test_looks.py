@@ -71,6 +71,7 @@ async def place(tmp_path_factory: pytest.TempPathFactory, built: Assets) -> Asyn
                 "why": f"/why?target=shop.clean@{DAYS[2]}",
                 "lineage": f"/lineage/shop.clean?partition={DAYS[0]}",
                 "quality": "/quality",
+                "backfills": "/backfills?dag=shop",
                 "backpressure": "/backpressure",
                 "nowhere": "/nowhere",
             }

@@ -83,6 +83,7 @@ async def test_every_page_of_pipelines_opens_from_a_link_and_shows_what_is_there
         "/why?target=shop.clean@2030-01-01": ("Why does it exist", ["No event has ever announced it."]),
         f"/lineage/shop.clean?partition={DAYS[0]}": (f"Lineage of {DAYS[0]}", ["shop.orders", "shop.daily"]),
         "/quality": ("Quality", ["not_null amount", "good enough"]),
+        "/backfills": ("Backfills", ["No backfill was started"]),
         "/backpressure": ("Backpressure", ["Held back", "Clears when", "spark", "python", "orders"]),
     }
     tab = await tabs.open(place.link, "/pipelines")
@@ -176,6 +177,23 @@ async def test_a_failed_run_is_replayed_and_a_running_one_is_asked_to_stop(place
     await expect(tab.page.get_by_role("dialog")).to_have_count(0)
     await tab.shown("cancelled")
     assert status_of(place.state, place.shop.refused) == "cancelled"
+
+
+async def test_a_backfill_is_started_followed_and_cancelled(place: Place, tabs: Tabs) -> None:
+    tab = await tabs.open(place.link, "/backfills")
+    await tab.page.get_by_role("combobox", name="Pipeline").select_option("shop")
+    await tab.page.get_by_role("combobox", name="Job").select_option("clean")
+    await tab.page.get_by_label("From key").fill(DAYS[0])
+    await tab.page.get_by_label("To key").fill(DAYS[1])
+    await tab.page.get_by_role("button", name="Start…").click()
+    await tab.page.get_by_role("button", name="Build them again").click()
+    await expect(tab.page.get_by_role("status")).to_contain_text("a backfill of 2 partitions has begun")
+    await tab.shown(f"{DAYS[0]} to {DAYS[1]}", "0 of 2 partitions")
+    await tab.page.get_by_role("button", name="Cancel").click()
+    await tab.page.get_by_role("dialog").locator("button[type=submit]").click()
+    await tab.shown("cancelled")
+    backfills = (await place.dispatcher.get("/v1/backfills", "reader")).json()["backfills"]
+    assert [(each["job"], each["state"]) for each in backfills] == [("clean", "cancelled")]
 
 
 def write_log(place: Place, task_id: str, *lines: Line) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from qo.api.public_client import UserClient
-from qo.cli.pipelines.preview import Rows, first_rows
+from qo.api.first_rows import Rows, first_rows
 from qo.config.settings import Settings
 from qo.errors import CorruptRecord
 
@@ -26,7 +25,7 @@ class Reading:
 
 
 async def read(*paths: Path, most: int = 10) -> Rows:
-    return await first_rows(cast("UserClient", Reading(*paths)), Settings(), "/", most, None, None)
+    return await first_rows(Reading(*paths), Settings(), "/", most, None, None)
 
 
 @pytest.mark.parametrize(

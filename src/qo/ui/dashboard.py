@@ -19,6 +19,7 @@ from qo.http_server.server import Server
 from qo.store.port import ObjectStore
 from qo.ui.access_links import PageCredentials, generate_key
 from qo.ui.assets import CONFIG, INDEX, Assets
+from qo.ui.data_preview import Previews
 from qo.ui.forwarding import ROOT as API
 from qo.ui.forwarding import Dispatcher, Forwarding
 from qo.ui.gateway import Gateway
@@ -54,6 +55,7 @@ class Served:
     worker_health_threshold_s: float | None = (
         None  # Set by operators; None: each worker's heartbeat names its own.
     )
+    previews: Previews | None = None  # Reads rows of datasets; None: they are not shown.
 
 
 class Dashboard:
@@ -66,7 +68,9 @@ class Dashboard:
         self._assets = assets
         self._gateway = Gateway(served.store, key, bucket=BUCKET, root=S3, read_only=served.read_only)
         self._forwarding = (
-            None if dispatcher is None else Forwarding(dispatcher, self._token, read_only=served.read_only)
+            None
+            if dispatcher is None
+            else Forwarding(dispatcher, self._token, read_only=served.read_only, previews=served.previews)
         )
         self._server: Server | None = None
         self.credentials = PageCredentials(

@@ -21,11 +21,14 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from qo.ambient import SYSTEM, Ambient
 from qo.http_server.messages import Head, Reply, Request
+
+if TYPE_CHECKING:
+    from qo.ui.data_preview import Previews
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +75,7 @@ class Upstream:
             return await asyncio.to_thread(self._ask, request, token)
         except (OSError, http.client.HTTPException) as error:
             reason = f"the dispatcher at {self.url} does not answer: {error or type(error).__name__}"
-            return _problem(503, "unavailable", reason)
+            return problem_reply(503, "unavailable", reason)
 
     async def close(self) -> None:
         """Revoke the page's token, if one was created. If that fails, the token expires by itself."""
@@ -150,8 +153,13 @@ class Inside:
 
 
 class Forwarding:
-    def __init__(self, dispatcher: Dispatcher, token: str, *, read_only: bool) -> None:
+    """``previews`` answers what the dispatcher cannot: it never reads data."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, token: str, *, read_only: bool, previews: Previews | None = None
+    ) -> None:
         self._dispatcher = dispatcher
+        self._previews = previews
         self._token = token
         self._read_only = read_only
 
@@ -160,14 +168,14 @@ class Forwarding:
         authorization = head.headers.get("authorization", "")
         if not hmac.compare_digest(authorization.encode(), f"Bearer {self._token}".encode()):
             reason = "the page's token is not valid here: open the link that qo printed"
-            return _problem(401, "unauthenticated", reason)
+            return problem_reply(401, "unauthenticated", reason)
         if self._read_only and head.method not in ("GET", "HEAD"):
-            return _problem(403, "forbidden", "this dashboard was started with --read-only")
+            return problem_reply(403, "forbidden", "this dashboard was started with --read-only")
         segments = read_path(head.path)
         if segments is None or not _QUERY.match(head.query):
-            return _problem(400, "usage", "the path or the query contains characters that no route accepts")
+            return problem_reply(400, "usage", "the path or the query contains characters that no route accepts")
         if segments[1] == "tokens":
-            return _problem(403, "forbidden", "the dashboard does not create tokens: use `qo token`")
+            return problem_reply(403, "forbidden", "the dashboard does not create tokens: use `qo token`")
         return None
 
     async def answer(self, request: Request) -> Reply:
@@ -175,6 +183,9 @@ class Forwarding:
             return refusal
         segments = read_path(request.path)
         assert segments is not None  # Otherwise admit would have refused it.
+        if self._previews is not None and self._previews.concerns(request.method, segments):
+            pieces = write_path((*segments[:-1], "pieces"))
+            return await self._previews.answer(self._dispatcher, pieces, request.query)
         return await self._dispatcher.ask(
             Request(request.method, write_path(segments), request.query, request.headers, request.body)
         )
@@ -207,6 +218,6 @@ def _reply(status: int, headers: Mapping[str, str] | Any, body: bytes) -> Reply:
     return Reply(status, body, {**returned, "Cache-Control": "no-store"})
 
 
-def _problem(status: int, code: str, error: str) -> Reply:
+def problem_reply(status: int, code: str, error: str) -> Reply:
     body = json.dumps({"error": error, "code": code, "detail": []}).encode()
     return Reply(status, body, {"Content-Type": "application/json", "Cache-Control": "no-store"})

@@ -16,6 +16,7 @@ from qo.store.opening import open_ready
 from qo.store.port import LIST_LIMIT_MAX, ObjectStore
 from qo.ui.branches import ROOT, Branches
 from qo.ui.dashboard import Dashboard, Served
+from qo.ui.data_preview import Previews
 from qo.ui.forwarding import Dispatcher
 from qo.ui.s3_listing import list_with_delimiter
 
@@ -48,7 +49,9 @@ async def serve(
     source = await _open_source(settings)
     try:
         threshold_s = settings.monitor.worker_health_threshold_s
-        served = Served(source.store, source.queues, dispatcher, read_only, threshold_s)
+        served = Served(
+            source.store, source.queues, dispatcher, read_only, threshold_s, previews=Previews(settings)
+        )
         dashboard = await _open_dashboard(served, port)
         try:
             on_start(dashboard)

@@ -20,6 +20,7 @@ from qo.store.port import ObjectStore
 from qo.store.s3 import Credentials, S3Store
 from qo.ui.assets import Assets
 from qo.ui.dashboard import BUCKET, REGION, S3, Dashboard, Served
+from qo.ui.data_preview import Previews
 from qo.ui.forwarding import Dispatcher
 from support.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server, start_seaweed
 
@@ -137,11 +138,12 @@ async def visiting(
     dispatcher: Dispatcher | None = None,
     static: Path | None = None,
     queues: Sequence[str] = (),
+    previews: Previews | None = None,
 ) -> AsyncIterator[Visitor]:
     async def below() -> Sequence[str]:
         return queues
 
-    served = Served(store, below, dispatcher, read_only)
+    served = Served(store, below, dispatcher, read_only, previews=previews)
     dashboard = await Dashboard.open(served, assets=Assets(static) if static is not None else None)
     try:
         yield Visitor(dashboard)

@@ -493,3 +493,21 @@ export interface SearchAnswer {
   hits: SearchHit[];
   more: boolean;
 }
+
+export interface Backfill {
+  id: string;
+  dag: string;
+  job: string;
+  from_key: string | null;
+  to_key: string | null;
+  at_once: number;
+  state: "running" | "paused" | "done" | "cancelled";
+  live: boolean;
+  made: number;
+  left: number;
+  tasks: Record<string, number>;
+  missing: string[];
+  created_at: string;
+  created_by: string;
+  ended_at: string | null;
+}

@@ -11,6 +11,7 @@ import { Empty, Panel, Shown } from "../show/states";
 import { Ago, bytes, plural, RunLink } from "../show/text";
 import { Commits, Events } from "./dataset_books";
 import { Generations } from "./dataset_generations";
+import { DataPanel } from "./dataset_rows";
 import { WithDispatcher } from "./pipelines";
 
 export function DatasetPage({ name, query }: { name: string; query: Record<string, string> }): JSX.Element {
@@ -88,6 +89,14 @@ function One({
           <a class="button" href={href(["quality"], { dataset: name })}>
             Quality
           </a>
+          {live.value && (
+            <a
+              class="button"
+              href={href(["pipeline", live.value.shown.dataset.dag], { focus: live.value.shown.dataset.job })}
+            >
+              Neighbours
+            </a>
+          )}
           {partition && (
             <a class="button" href={href(["lineage", name], { partition })}>
               Lineage
@@ -128,6 +137,12 @@ function One({
                 dataset={name}
               />
             )}
+            <DataPanel
+              dispatcher={dispatcher}
+              name={name}
+              partition={partition}
+              revision={looked.commits[0]?.revision ?? 0}
+            />
             <div class="columns">
               <Commits name={name} commits={looked.commits} partition={partition} />
               <Events shown={looked.shown} events={looked.events} partition={partition} />

@@ -6,6 +6,7 @@ import { Problem, problemOf } from "../s3/problem";
 import { Frame } from "../shell/frame";
 import { type Route, useRoute } from "../shell/router";
 import { Failure } from "../show/states";
+import { BackfillsPage } from "./backfills";
 import { BackpressurePage } from "./backpressure";
 import { DatasetPage } from "./dataset";
 import { DatasetsPage } from "./datasets";
@@ -83,6 +84,8 @@ function pageOf(at: string, { path, query }: Route): JSX.Element {
       return <WhyPage query={query} />;
     case "quality":
       return <QualityPage query={query} />;
+    case "backfills":
+      return <BackfillsPage query={query} />;
     case "backpressure":
       return <BackpressurePage />;
   }

@@ -15,6 +15,7 @@ import { JobsPanel, JobTable } from "./pipeline_jobs";
 import { TimelinePanel } from "./pipeline_timeline";
 import { RebuildProgress, Versions } from "./pipeline_versions";
 import { WithDispatcher } from "./pipelines";
+import { VersionChanges } from "./version_changes";
 
 type Query = Record<string, string>;
 
@@ -108,6 +109,9 @@ function One({ dispatcher, name, query }: { dispatcher: Dispatcher; name: string
                 jobs={namesInOrder(looked.shown.jobs)}
                 query={query}
               />
+            )}
+            {view === "versions" && looked.rebuild && (
+              <VersionChanges dispatcher={dispatcher} serving={looked.shown} number={looked.rebuild.version} />
             )}
             {(view === "" || view === "versions") && <Versions versions={looked.versions} older={looked.older} />}
           </>

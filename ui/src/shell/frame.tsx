@@ -28,6 +28,7 @@ const PIPELINES: Place[] = [
   ["Runs", ["runs"], ["runs", "run"]],
   ["Why?", ["why"], ["why"]],
   ["Quality", ["quality"], ["quality"]],
+  ["Backfills", ["backfills"], ["backfills"]],
   ["Backpressure", ["backpressure"], ["backpressure"]],
 ];
 

@@ -19,6 +19,7 @@ const PLACES: Record<string, [string, string[]]> = {
   r: ["Runs", ["runs"]],
   y: ["Why?", ["why"]],
   q: ["Quality", ["quality"]],
+  a: ["Backfills", ["backfills"]],
   b: ["Backpressure", ["backpressure"]],
 };
 

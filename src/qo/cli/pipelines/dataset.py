@@ -339,7 +339,7 @@ def preview(
     revision: Revision = None,
 ) -> None:
     """Show a few rows of a dataset, read from its committed files."""
-    from qo.cli.pipelines.preview import first_rows
+    from qo.api.first_rows import first_rows
 
     columns, values = ask(
         session,
@@ -360,7 +360,7 @@ def manifest(session: Session, name: Name, revision: Revision = None) -> None:
     For published datasets the dispatcher writes the same document beside the data, below _manifests.
     """
     with require_extra():
-        from qo.cli.pipelines.preview import every_page
+        from qo.api.first_rows import every_page
         from qo.dispatcher.views.manifests import document
 
     pieces = ask(session, lambda client: every_page(client, dataset_path(name, "/pieces"), revision))

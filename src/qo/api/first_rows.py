@@ -9,23 +9,29 @@ import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from qo.config.location import local_path
 from qo.errors import ConfigError, CorruptRecord, NotFound, UsageError
 
 if TYPE_CHECKING:
     from qo.api.contract.reading import ReadingAnswer
-    from qo.api.public_client import UserClient
     from qo.config.settings import Settings
 
 PAGE = 500
+
+
+class Reading(Protocol):
+    """Whatever asks the dispatcher."""
+
+    async def get(self, path: str, **params: Any) -> Any: ...
+
 
 Rows = tuple[list[str], list[list[Any]]]  # The names of the columns, and the rows.
 
 
 async def first_rows(
-    client: UserClient, settings: Settings, path: str, most: int, partition: str | None, revision: int | None
+    client: Reading, settings: Settings, path: str, most: int, partition: str | None, revision: int | None
 ) -> Rows:
     """Return up to ``most`` rows of the first files. Raises NotFound for an unknown partition or a missing file,
     CorruptRecord if a file cannot be read in the format that its name says."""
@@ -50,12 +56,12 @@ async def first_rows(
     return columns, rows
 
 
-async def every_page(client: UserClient, path: str, revision: int | None) -> list[ReadingAnswer]:
+async def every_page(client: Reading, path: str, revision: int | None) -> list[ReadingAnswer]:
     """Return all pages of committed pieces, as of one revision."""
     return [page async for page in _pages(client, path, revision)]
 
 
-async def _pages(client: UserClient, path: str, revision: int | None) -> AsyncIterator[ReadingAnswer]:
+async def _pages(client: Reading, path: str, revision: int | None) -> AsyncIterator[ReadingAnswer]:
     from qo.api.contract.reading import ReadingAnswer
 
     query: dict[str, Any] = {"limit": PAGE, "revision": revision}
