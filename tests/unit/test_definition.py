@@ -492,6 +492,21 @@ def test_two_datasets_cannot_share_the_table_of_a_sink():
 
 
 @pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"to": "files", "file": "a/{day}.csv"}, "'{day}' stands for nothing in the name of a file"),
+        ({"to": "files", "file": "a.xlsx"}, "the ending of 'a.xlsx' names no format"),
+        ({"to": "files", "file": "../a.csv"}, "'..' is no part of a file's name"),
+        ({"to": "files", "table": "a"}, "'table' of 'one' is for datasets that are copied to a database"),
+        ({"file": "a.csv"}, "'file' of 'one' is for datasets that are copied to files"),
+        ({"to": "files", "file": "a.csv", "keep_seconds": 5}, "for files with names of their own for each change"),
+    ],
+)
+def test_a_sink_has_the_fields_of_its_kind(fields: dict[str, Any], message: str):
+    assert message in only(refused(document(SOURCE, publish={"one": {"from": {"job": "orders"}, **fields}})))
+
+
+@pytest.mark.parametrize(
     ("partitions", "message"),
     [
         ({"kind": "day", "timezone": "Europe/Berlni"}, "there is no time zone 'Europe/Berlni'"),

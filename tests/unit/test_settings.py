@@ -95,6 +95,11 @@ OTHER: dict[str, tuple[str, str, Any]] = {
         '{data = "postgresql://qo@db/data"}',
         (("data", "postgresql://qo@db/data"),),
     ),
+    "sink.directories": (
+        "files=s3://bucket/out",
+        '{files = "s3://bucket/out"}',
+        (("files", "s3://bucket/out"),),
+    ),
     "sink.poll_ms": ("50", "50", 50),
     "telemetry.otlp_endpoint": ("http://127.0.0.1:4318", '"http://127.0.0.1:4318"', "http://127.0.0.1:4318"),
     "telemetry.otlp_metrics_endpoint": ("http://127.0.0.1:1/m", '"http://127.0.0.1:1/m"', "http://127.0.0.1:1/m"),

@@ -1,4 +1,4 @@
-"""The settings of sinks: tables outside that follow published datasets."""
+"""The settings of sinks: tables and files outside that follow published datasets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qo.config.kinds import InvalidValue, Kind
 from qo.config.setting import setting
 
 
-def _databases_from_text(text: str) -> Any:
+def _places_from_text(text: str) -> Any:
     if text.lstrip().startswith("{"):
         try:
             return json.loads(text)
@@ -21,6 +21,16 @@ def _databases_from_text(text: str) -> Any:
     if not all(sign for _, sign, _ in pairs):
         raise InvalidValue
     return {name: url for name, _, url in pairs}
+
+
+def _accept_directories(value: Any) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, dict):
+        raise InvalidValue
+    directories = cast("dict[str, Any]", value)
+    for name, location in directories.items():
+        if not isinstance(location, str) or not location.startswith(("file:", "s3://")):
+            raise InvalidValue(f"{name} is neither file:PATH nor s3://BUCKET/PREFIX")
+    return tuple(directories.items())
 
 
 def _accept_databases(value: Any) -> tuple[tuple[str, str], ...]:
@@ -36,8 +46,14 @@ def _accept_databases(value: Any) -> tuple[tuple[str, str], ...]:
 
 DATABASES = Kind(
     "databases by name, such as data=postgresql://USER@HOST/NAME, or a table",
-    _databases_from_text,
+    _places_from_text,
     _accept_databases,
+)
+
+DIRECTORIES = Kind(
+    "directories by name, such as files=s3://BUCKET/PREFIX or files=file:PATH, or a table",
+    _places_from_text,
+    _accept_directories,
 )
 
 
@@ -50,6 +66,13 @@ class SinkSettings:
         secret=True,
         help="The databases that pipelines copy published datasets to, by the names that pipelines have for them. "
         "A password belongs into PGPASSFILE or ~/.pgpass.",
+    )
+    directories: tuple[tuple[str, str], ...] = setting(
+        (),
+        "QO_SINK_DIRECTORIES",
+        kind=DIRECTORIES,
+        help="The directories and buckets that pipelines write files for others to, by the names that pipelines have "
+        "for them.",
     )
     poll_ms: int = setting(
         500,

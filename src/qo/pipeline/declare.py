@@ -164,16 +164,22 @@ class Pipeline:
         to: str | None = None,
         table: str | None = None,
         database: str | None = None,
+        file: str | None = None,
+        directory: str | None = None,
+        keep_seconds: int | None = None,
     ) -> None:
         """Give an output a name under which other pipelines read it.
 
         ``to="postgres"``: also keep a table of a database up with it; see ``table`` and ``database`` of the file.
+        ``to="files"``: also keep files for others up with it; see ``file``, ``directory`` and ``keep_seconds``.
         """
         spot = _spot_of_caller(inspect.currentframe())
         if name in self._publish:
             hint = "publish it under another name"
             self._problems.append(Problem(spot.file, spot.line, 1, f"{name!r} is published twice", hint))
-        sink = _drop_none(to=to, table=table, database=database)
+        sink = _drop_none(
+            to=to, table=table, database=database, file=file, directory=directory, keep_seconds=keep_seconds
+        )
         self._publish[name] = {"from": {"job": self._name(job), "output": output}, **sink}
         self._spot.parts["publish"].parts[name] = spot
 

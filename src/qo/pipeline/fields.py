@@ -34,6 +34,7 @@ from qo.pipeline.texts import (
     PARTITION,
     QUERY,
     QUEUE,
+    SINK_FILE,
     SPAN,
     TABLE,
     ZONE,
@@ -328,10 +329,24 @@ PUBLISH = Record(
         Field(
             "to",
             choice(SinkKind),
-            "Where it is copied to besides, and kept up with each commit. postgres: a table in a PostgreSQL database.",
+            "Where it is copied to besides, and kept up with each commit. postgres: a table in a PostgreSQL database. "
+            "files: files for others, in a directory or bucket.",
         ),
-        Field("table", TABLE, "to: the table. Unset: the name under which it is published."),
-        Field("database", QUEUE, "to: the database, by its name in the settings [sink.databases]. Unset: data."),
+        Field("table", TABLE, "postgres: the table. Unset: the name under which it is published."),
+        Field(
+            "database", QUEUE, "postgres: the database, by its name in the settings [sink.databases]. Unset: data."
+        ),
+        Field(
+            "file",
+            SINK_FILE,
+            "files: the names of the files, such as prices/{partition}.csv. Unset: NAME/{partition}.parquet.",
+        ),
+        Field("directory", QUEUE, "files: where, by its name in the settings [sink.directories]. Unset: files."),
+        Field(
+            "keep_seconds",
+            Whole(0, 31_536_000),
+            "files: how long a file stays that a later one replaces, if names have a {number}. Unset: 3600.",
+        ),
     ),
     removed=(("storage", _METADATA_ONLY), ("write_mode", _METADATA_ONLY), ("schema", _METADATA_ONLY)),
 )

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Mapping
 
 from qo.core.pipeline.dag import From, Input, SourceKind, Strategy
 from qo.core.pipeline.plan import in_order, upstream
-from qo.core.pipeline.sink import find_sink, table_problem
 from qo.pipeline.draft import DagDraft, JobDraft
 from qo.pipeline.fields import JOBS_MAX, OUTPUTS_ALL_MAX
 from qo.pipeline.operators.built_in import BUILT_IN
 from qo.pipeline.problems import Path, Report, closest
+from qo.pipeline.sink_rules import check_sinks
 from qo.pipeline.sources import SOURCES
 
 
@@ -29,7 +29,7 @@ def check_references(draft: DagDraft, known_datasets: Mapping[str, str] | None, 
                 _check_dataset(each, path, draft, known_datasets, report)
     for name, publish in draft.publish.items():
         _check_output(publish.from_, ("publish", name, "from"), by_name, draft.names, report)
-    _check_sinks(draft, report)
+    check_sinks(draft, report)
     _check_cycles(draft, by_name, report)
     _check_events(draft, by_name, report)
 
@@ -81,25 +81,6 @@ def _check_output(
     )
     message = f"{reference.job!r} has no output {reference.output}: it has {count}, counted from 0"
     report.add((*path, "output"), message, hint)
-
-
-def _check_sinks(draft: DagDraft, report: Report) -> None:
-    owners: dict[tuple[str, str], str] = {}
-    for name, publish in draft.publish.items():
-        path: Path = ("publish", name)
-        sink = find_sink(name, publish)
-        if sink is None:
-            for field in ("table", "database"):
-                if getattr(publish, field) is not None:
-                    message = f"{field!r} of {name!r} is for datasets that are copied to a database"
-                    report.add((*path, field), message, "write 'to: postgres' beside it, or remove it", key=True)
-            continue
-        if (problem := table_problem(publish.table or name)) is not None:
-            report.add((*path, "table" if publish.table else "to"), problem, "write another 'table:'")
-        owner = owners.setdefault((sink.database, sink.table), name)
-        if owner != name:
-            message = f"{owner!r} is copied to the table {sink.table} of {sink.database!r} already"
-            report.add((*path, "table" if publish.table else "to"), message, "write another 'table:'")
 
 
 def _check_dataset(

@@ -12,6 +12,11 @@ QUEUE = Text(
     "lower-case letters, digits, _ and -, beginning with a letter, at most 63", "[a-z][a-z0-9_-]{0,62}", 63
 )
 TABLE = Text("a table, or schema.table, of lower-case letters, digits and _", r"[a-z0-9_]+(\.[a-z0-9_]+)?", 127)
+SINK_FILE = Text(
+    "a path such as prices/{partition}.csv, of letters, digits and . _ = + - and the words {partition} and {number}",
+    r"[^\s]+",
+    200,
+)
 COLUMN = Text("the name of a column", chars_max=200)
 LINE = Text("text", chars_max=2_000)
 LOGICAL = Text("letters, digits and . _ -, beginning with a letter", r"[A-Za-z][A-Za-z0-9_.-]{0,99}", 100)

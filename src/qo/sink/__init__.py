@@ -1,1 +1,1 @@
-"""Sinks: tables of databases outside that follow published datasets, exactly once."""
+"""Sinks: tables of databases outside, and files for others, that follow published datasets."""

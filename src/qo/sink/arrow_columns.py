@@ -122,16 +122,16 @@ def _values(column: Any) -> Iterable[Any]:
         column = column.cast(arrow.time64("us"), safe=False)
     values = column.to_pylist()
     if column_type(type_) == "jsonb":
-        plain = _map_of if arrow.types.is_map(type_) else _json_value
+        plain = _map_of if arrow.types.is_map(type_) else json_value
         return [None if each is None else json.dumps(plain(each)) for each in values]
     return values
 
 
 def _map_of(pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
-    return {str(key): _json_value(value) for key, value in pairs}
+    return {str(key): json_value(value) for key, value in pairs}
 
 
-def _json_value(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Return a nested value as JSON has it: no NaN, and bytes as base64."""
     kind = cast("type[Any]", type(value))
     convert = _CONVERSIONS.get(kind)
@@ -141,9 +141,9 @@ def _json_value(value: Any) -> Any:
 
 
 _CONVERSIONS: Mapping[type, Callable[[Any], Any]] = {
-    dict: lambda value: {str(key): _json_value(each) for key, each in value.items()},
-    list: lambda value: [_json_value(each) for each in value],
-    tuple: lambda value: [_json_value(each) for each in value],
+    dict: lambda value: {str(key): json_value(each) for key, each in value.items()},
+    list: lambda value: [json_value(each) for each in value],
+    tuple: lambda value: [json_value(each) for each in value],
     bytes: lambda value: base64.b64encode(value).decode(),
     datetime: lambda value: value.isoformat(),
     date: lambda value: value.isoformat(),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
@@ -16,19 +15,16 @@ from psycopg import sql
 from qo.api.contract.sink import LiveSink, SinkStep
 from qo.api.contract.task import Piece
 from qo.core.pipeline.sink import STORAGE_SCHEMA
-from qo.errors import QoError, Refused, Unavailable, UsageError
+from qo.errors import Refused, Unavailable, UsageError
 from qo.sink import books, relations
 from qo.sink.arrow_columns import REVISION, column_types, find_missing, rows
 from qo.sink.books import Connection, Entry, GenerationEntry, storage_name
+from qo.sink.content import Busy, SinkContent
 from qo.sink.piece_files import Files, batches, file_uris, open_file
 
 CONNECT_S = 10
 # A view is replaced, and a table dropped, when no reader holds it. Later readers wait behind, so not for long.
 LOCK_WAIT = "5s"
-
-
-class Busy(QoError):
-    """Another loader is at work on the same table: leave it to that one."""
 
 
 class _NewColumns(Exception):
@@ -38,20 +34,13 @@ class _NewColumns(Exception):
         self.columns = columns
 
 
-@dataclass(frozen=True, slots=True)
-class TableContent:
-    """What the view shows."""
-
-    generation_id: str | None
-    revision: int
-
-
 class DataTable:
     """One table. ``close`` it after use."""
 
     def __init__(self, connection: Connection, sink: LiveSink, files: Files) -> None:
         self._connection, self._sink, self._files = connection, sink, files
-        schema, _, name = sink.table.partition(".")
+        self._table = sink.table or ""
+        schema, _, name = self._table.partition(".")
         self._view = sql.Identifier(schema, name)
 
     def close(self) -> None:
@@ -60,7 +49,7 @@ class DataTable:
     def revision_of(self, generation_id: str) -> int:
         """Return the revision as of which the rows of a generation are there; 0: none are."""
         with self._transaction() as (_, connection):
-            entry = books.enter_generation(connection, self._sink.table, generation_id)
+            entry = books.enter_generation(connection, self._table, generation_id)
             storage = self._storage(entry)
             if not relations.exists(connection, storage):
                 relations.create_storage(connection, storage)
@@ -74,14 +63,14 @@ class DataTable:
             except _NewColumns as missing:
                 # In a transaction of its own: the view does not show them before the rows are there.
                 with self._transaction() as (_, connection):
-                    entry = books.enter_generation(connection, self._sink.table, step.generation_id)
+                    entry = books.enter_generation(connection, self._table, step.generation_id)
                     have = relations.columns_of(connection, self._storage(entry))
                     columns = find_missing(have, missing.columns)
                     relations.add_columns(connection, self._storage(entry), columns)
 
     def _apply(self, step: SinkStep) -> bool:
         with self._transaction() as (entry, connection):
-            generation = books.enter_generation(connection, self._sink.table, step.generation_id)
+            generation = books.enter_generation(connection, self._table, step.generation_id)
             if generation.revision != step.after:
                 return False
             storage = self._storage(generation)
@@ -91,7 +80,7 @@ class DataTable:
             columns = relations.columns_of(connection, storage)
             for piece in step.add:
                 self._copy(piece, storage, columns)
-            books.record_revision(connection, self._sink.table, step.generation_id, step.upto)
+            books.record_revision(connection, self._table, step.generation_id, step.upto)
             if entry.generation_id == step.generation_id:
                 self._show(storage)
             return True
@@ -109,7 +98,7 @@ class DataTable:
                         for row in rows(batch):
                             copy.write_row((*row, piece.revision))
 
-    def show_current(self) -> TableContent:
+    def show_current(self) -> SinkContent:
         """Let readers see the current generation, which is loaded. Return what they see.
 
         Raises Refused if somebody who knew of a later cutover let them see another one.
@@ -119,22 +108,22 @@ class DataTable:
             if sink.current is not None and entry.generation_id != sink.current:
                 if entry.epoch > sink.epoch:
                     raise Refused(
-                        f"the table {sink.table} follows a later cutover than this dispatcher knows of: if its state "
+                        f"the table {self._table} follows a later cutover than this dispatcher knows of: if its state "
                         "was restored, or another installation loads this table, drop its view and its row in qo.sinks"
                     )
                 self._switch(entry, sink.current)
                 entry = Entry(entry.dataset_id, sink.current, sink.epoch)
             if sink.epoch > entry.epoch or entry.generation_id == sink.current:
-                books.record_shown(connection, sink.table, entry.generation_id, max(entry.epoch, sink.epoch))
+                books.record_shown(connection, self._table, entry.generation_id, max(entry.epoch, sink.epoch))
             if entry.generation_id is None:
-                return TableContent(None, 0)
-            return TableContent(
+                return SinkContent(None, 0)
+            return SinkContent(
                 entry.generation_id,
-                books.enter_generation(connection, sink.table, entry.generation_id).revision,
+                books.enter_generation(connection, self._table, entry.generation_id).revision,
             )
 
     def _switch(self, entry: Entry, generation_id: str) -> None:
-        connection, table = self._connection, self._sink.table
+        connection, table = self._connection, self._table
         storage = self._storage(books.enter_generation(connection, table, generation_id))
         if entry.generation_id is None:
             self._make_way()
@@ -151,10 +140,10 @@ class DataTable:
         connection = self._connection
         if relations.exists(connection, self._view):
             raise Refused(
-                f"there is a table or view {self._sink.table} already, and qo did not make it: drop it, or name "
+                f"there is a table or view {self._table} already, and qo did not make it: drop it, or name "
                 "another table"
             )
-        schema = self._sink.table.partition(".")[0]
+        schema = self._table.partition(".")[0]
         if connection.execute("SELECT to_regnamespace(%s)", [schema]).fetchone() == (None,):
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
 
@@ -171,24 +160,24 @@ class DataTable:
         """Drop the rows of all generations but these and the one that readers see."""
         with self._transaction() as (entry, connection):
             needed = {*needed_ids, *([entry.generation_id] if entry.generation_id is not None else ())}
-            for storage in books.forget_generations(connection, self._sink.table, needed):
-                name = storage_name(self._sink.table, storage)
+            for storage in books.forget_generations(connection, self._table, needed):
+                name = storage_name(self._table, storage)
                 connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(name))
 
     def _storage(self, entry: GenerationEntry) -> sql.Identifier:
-        return storage_name(self._sink.table, entry.storage)
+        return storage_name(self._table, entry.storage)
 
     @contextmanager
     def _transaction(self) -> Generator[tuple[Entry, Connection]]:
         try:
             with self._connection.transaction():
-                yield books.enter(self._connection, self._sink.table, self._sink.dataset_id), self._connection
+                yield books.enter(self._connection, self._table, self._sink.dataset_id), self._connection
         except psycopg.errors.LockNotAvailable as error:
-            raise Busy(f"{self._sink.table} is in use: {_first_line(error)}") from error
+            raise Busy(f"{self._table} is in use: {_first_line(error)}") from error
         except psycopg.OperationalError as error:
             raise Unavailable(f"the database {self._sink.database!r} failed: {_first_line(error)}") from error
         except psycopg.Error as error:
-            raise UsageError(f"{self._sink.table} cannot be loaded: {_first_line(error)}") from error
+            raise UsageError(f"{self._table} cannot be loaded: {_first_line(error)}") from error
 
 
 def open_table(url: str, sink: LiveSink, files: Files) -> DataTable:

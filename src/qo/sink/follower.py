@@ -1,4 +1,4 @@
-"""The process behind ``qo sink``: lets tables follow published datasets on behalf of the dispatcher.
+"""The process behind ``qo sink``: lets tables and files follow published datasets on behalf of the dispatcher.
 
 It keeps no state of its own: the books beside the data say what is loaded. Several may run at once; one at a time works
 on a table. A table that cannot be loaded is tried again later, and holds back neither other tables nor any task.
@@ -11,14 +11,19 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from qo.api.contract.sink import ERROR_MAX, LiveSink, SinkReport
 from qo.api.internal_client import DispatcherClient
-from qo.config.sink import SinkSettings
+from qo.config.settings import Settings
+from qo.core.pipeline.dag import SinkKind
 from qo.errors import ConfigError, NotFound, QoError, Refused
-from qo.sink.data_tables import Busy, DataTable, TableContent, open_table
+from qo.sink.content import Busy, SinkContent
+from qo.sink.data_tables import DataTable, open_table
+from qo.sink.file_set import FileSet
 from qo.sink.piece_files import Files
+from qo.store.directory import open_directory
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +48,11 @@ class _Followed:
 
 
 class SinkFollower:
-    def __init__(self, client: DispatcherClient, settings: SinkSettings, files: Files) -> None:
-        self._client, self._files, self._poll_s = client, files, settings.poll_ms / 1000
-        self._databases: Mapping[str, str] = dict(settings.databases)
+    def __init__(self, client: DispatcherClient, settings: Settings, files: Files) -> None:
+        self._client, self._settings, self._files = client, settings, files
+        self._poll_s = settings.sink.poll_ms / 1000
+        self._databases: Mapping[str, str] = dict(settings.sink.databases)
+        self._directories: Mapping[str, str] = dict(settings.sink.directories)
         self._followed: dict[str, _Followed] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
 
@@ -73,7 +80,8 @@ class SinkFollower:
     async def start_round(self) -> None:
         """Start work on the tables that are not up to date, as far as this process knows. Raises QoError."""
         now = asyncio.get_running_loop().time()
-        sinks = (await self._client.sinks()).sinks
+        answer = await self._client.sinks()
+        sinks, at = answer.sinks, answer.now
         for name in self._followed.keys() - {each.name for each in sinks}:
             if (work := self._followed[name].work) is None or work.done():
                 del self._followed[name]
@@ -83,7 +91,7 @@ class SinkFollower:
                 continue
             is_settled = followed.settled == _signature(sink) and now < followed.settled_at + CHECK_S
             if not is_settled and now >= followed.retry_at:
-                followed.work = asyncio.create_task(self._work(sink, followed))
+                followed.work = asyncio.create_task(self._work(sink, followed, at))
             elif followed.report is not None and now >= followed.reported_at + REPORT_S:
                 followed.work = asyncio.create_task(self._report(sink, followed, followed.report))
 
@@ -98,11 +106,11 @@ class SinkFollower:
                 each.work.cancel()
         await self._await_work()
 
-    async def _work(self, sink: LiveSink, followed: _Followed) -> None:
+    async def _work(self, sink: LiveSink, followed: _Followed, at: datetime) -> None:
         loop = asyncio.get_running_loop()
         try:
             async with self._room:
-                content = await self._load(sink)
+                content = await self._load(sink, at)
         except (Busy, NotFound) as error:
             # Another loader has it, or it is gone: look again later, and trouble nobody.
             log.debug("%s: %s", sink.name, error)
@@ -128,8 +136,24 @@ class SinkFollower:
         except QoError as error:
             log.warning("the state of the sink %s could not be reported: %s", sink.name, error)
 
-    async def _load(self, sink: LiveSink) -> TableContent:
-        url = self._databases.get(sink.database)
+    async def _load(self, sink: LiveSink, at: datetime) -> SinkContent:
+        return await (self._load_files(sink, at) if sink.kind == SinkKind.FILES else self._load_table(sink))
+
+    async def _load_files(self, sink: LiveSink, at: datetime) -> SinkContent:
+        location = self._directories.get(sink.directory or "")
+        if location is None:
+            raise ConfigError(
+                f"the directory {sink.directory!r} is not configured: give its location to qo sink, as "
+                f"{sink.directory} in the table [sink.directories] of qo.toml, or in QO_SINK_DIRECTORIES"
+            )
+        directory = await open_directory(location, self._settings)
+        try:
+            return await FileSet(self._client, sink, directory, self._files).load(at)
+        finally:
+            await directory.close()
+
+    async def _load_table(self, sink: LiveSink) -> SinkContent:
+        url = self._databases.get(sink.database or "")
         if url is None:
             raise ConfigError(
                 f"the database {sink.database!r} is not configured: give its URL to qo sink, as {sink.database} in "
@@ -167,6 +191,8 @@ def _signature(sink: LiveSink) -> Any:
     return (
         sink.database,
         sink.table,
+        sink.directory,
+        sink.file,
         sink.dataset_id,
         sink.current,
         tuple((each.id, each.is_followed, each.revision) for each in sink.generations),

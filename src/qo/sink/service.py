@@ -29,6 +29,6 @@ async def open_follower(client: DispatcherClient, settings: Settings) -> AsyncGe
         ) from None
     files = BlockingFiles(settings, asyncio.get_running_loop())
     try:
-        yield SinkFollower(client, settings.sink, files)
+        yield SinkFollower(client, settings, files)
     finally:
         await files.close()

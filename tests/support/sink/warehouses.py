@@ -41,11 +41,17 @@ Rows = Sequence[tuple[Any, ...]]
 def with_sink(plain: Dag, name: str, **fields: Any) -> Dag:
     """The DAG, with a sink at a published dataset."""
     document = msgspec.to_builtins(plain)
-    document["publish"][name] |= {"to": "postgres", **fields}
+    document["publish"][name] |= {"to": "postgres"} | fields
     return msgspec.convert(document, Dag)
 
 
-SHOP = with_sink(dag("shop", source("orders"), publish={"orders": "orders"}), "orders")
+_PLAIN = dag("shop", source("orders"), publish={"orders": "orders"})
+SHOP = with_sink(_PLAIN, "orders")
+
+
+def shop_with_files(file: str, **fields: Any) -> Dag:
+    """The shop, whose orders are written as files for others."""
+    return with_sink(_PLAIN, "orders", to="files", file=file, **fields)
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,8 @@ class Warehouse:
     service: SinkFollower
     bucket: Bucket | None = None  # Where the data is; None: below the directory.
     commits: int = 0
+    pipeline: Dag = SHOP
+    exports: str = ""  # Where files for others are written; "": the sink is a table.
 
     @property
     def root(self) -> str:
@@ -109,7 +117,7 @@ class Warehouse:
 
     def stage(self, number: int) -> int:
         """Deploy an edited version; its number."""
-        return staged(self.state, edited(SHOP, "orders", config={"v": number})).version
+        return staged(self.state, edited(self.pipeline, "orders", config={"v": number})).version
 
     def activate(self, version: int) -> None:
         with self.state.write() as tx:
@@ -128,8 +136,19 @@ class Warehouse:
         return answer.json()["sinks"]
 
 
-def service_of(dispatcher: Served, url: str, client: Any = None, files: Files | None = None) -> SinkFollower:
-    settings = SinkSettings(databases=(("data", url),), poll_ms=20)
+def service_of(
+    dispatcher: Served,
+    url: str,
+    client: Any = None,
+    files: Files | None = None,
+    *,
+    exports: str = "",
+    s3: S3Settings | None = None,
+) -> SinkFollower:
+    sink = SinkSettings(
+        databases=(("data", url),) if url else (), directories=(("files", exports),) if exports else (), poll_ms=20
+    )
+    settings = Settings(sink=sink, s3=s3 or S3Settings())
     return SinkFollower(client or dispatcher.worker(), settings, files or BlockingFiles())
 
 
@@ -158,9 +177,29 @@ async def bucket_warehouse(state: State, directory: Path, url: str, server: S3Se
             await files.close()
 
 
+@asynccontextmanager
+async def exporter(
+    state: State, directory: Path, pipeline: Dag, server: S3Server | None = None
+) -> AsyncIterator[Warehouse]:
+    """A shop whose sink is files: below the directory, or in a bucket that has the data, too."""
+    deployed(state, pipeline)
+    bucket = None if server is None else Bucket(server, server.make_bucket(versioned=False))
+    data = None if bucket is None else f"s3://{bucket.name}/data"
+    exports = f"file:{directory / 'exports'}" if bucket is None else f"s3://{bucket.name}/exports"
+    async with served(state, directory, data=data) as dispatcher, dispatcher.worker() as client:
+        s3 = None if server is None else S3Settings(endpoint=server.endpoint, region=server.region)
+        files = BlockingFiles() if s3 is None else BlockingFiles(Settings(s3=s3), asyncio.get_running_loop())
+        service = service_of(dispatcher, "", client, files, exports=exports, s3=s3)
+        try:
+            yield Warehouse(state, directory, "", dispatcher, service, bucket, pipeline=pipeline, exports=exports)
+        finally:
+            await files.close()
+
+
 def start_sink(shop: Warehouse) -> subprocess.Popen[str]:
     environ = {
-        "QO_SINK_DATABASES": f"data={shop.url}",
+        **({"QO_SINK_DATABASES": f"data={shop.url}"} if shop.url else {}),
+        **({"QO_SINK_DIRECTORIES": f"files={shop.exports}"} if shop.exports else {}),
         "QO_SINK_POLL_MS": "20",
         "QO_DISPATCHER_INTERNAL_URL": shop.dispatcher.addresses.internal,
         "QO_WORKER_TOKEN": shop.dispatcher.tokens["worker"],

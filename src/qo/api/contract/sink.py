@@ -1,4 +1,4 @@
-"""Sinks: tables in databases outside that follow published datasets."""
+"""Sinks: tables in databases outside, and files for others, that follow published datasets."""
 
 from __future__ import annotations
 
@@ -26,22 +26,26 @@ class LiveSink(Answer):
     name: str  # The published name of the dataset.
     dataset_id: str
     kind: str
-    database: str  # By the name that the settings of the loader give it.
-    table: str  # As schema.table.
+    database: str | None = None  # postgres: by the name that the settings of the loader give it.
+    table: str | None = None  # postgres: as schema.table.
+    directory: str | None = None  # files: by the name that the settings of the loader give it.
+    file: str | None = None  # files: the pattern of their names.
+    keep_s: int | None = None  # files: how long replaced ones stay.
     epoch: int  # Of the topology: of two answers about what is current, the one with the higher epoch counts.
-    current: str | None = None  # The generation that the table is to show.
+    current: str | None = None  # The generation that it is to show.
     generations: list[SinkGeneration] = []
 
 
 class SinksAnswer(Answer):
     sinks: list[LiveSink]
+    now: datetime  # By the database.
 
 
 class SinkStep(Answer):
     """What changes between two revisions of a generation. Apply all of it in one transaction, or nothing."""
 
     generation_id: str
-    after: int  # The revision that the table has; 0: none.
+    after: int  # The revision that the sink has; 0: none.
     upto: int  # The revision that it has afterwards.
     latest: int  # The last revision; 0: nothing was ever committed.
     add: list[Piece] = []  # Commits whose rows are to be added.
@@ -53,7 +57,7 @@ class SinkReport(Body):
 
     display_fields = frozenset({"error"})
 
-    generation_id: str | None = Field(default=None, max_length=36)  # What the table shows; None: nothing yet.
+    generation_id: str | None = Field(default=None, max_length=36)  # What it shows; None: nothing yet.
     revision: int = Field(default=0, ge=0, le=2**63 - 1)
     error: str | None = Field(default=None, max_length=ERROR_MAX)  # Why the last try failed.
 
@@ -63,13 +67,16 @@ class SinkState(Answer):
 
     name: str
     kind: str
-    database: str
-    table: str
-    generation_id: str | None = None  # What the table shows; None: nothing yet.
+    database: str | None = None
+    table: str | None = None
+    directory: str | None = None
+    file: str | None = None
+    keep_s: int | None = None
+    generation_id: str | None = None  # What it shows; None: nothing yet.
     revision: int = 0  # As of which it shows it.
     latest: int = 0  # The last revision of the current generation.
-    is_current: bool = False  # The table shows the current generation as of the latest revision.
-    lag_s: float | None = None  # How long the oldest commit that the table lacks has waited; None: it lacks none.
+    is_current: bool = False  # It shows the current generation as of the latest revision.
+    lag_s: float | None = None  # How long the oldest commit that it lacks has waited; None: it lacks none.
     error: str | None = None
     reported_at: datetime | None = None  # When a loader was last heard of; None: never.
     text: str  # The same as a sentence.

@@ -1,4 +1,4 @@
-"""qo sink: keep tables of databases up with published datasets."""
+"""qo sink: keep tables of databases and files for others up with published datasets."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ app = new_app()
 
 @command(app, "sink")
 def sink(session: Session) -> None:
-    """Run the sink: keep tables up with published datasets.
+    """Run the sink: keep tables and files for others up with published datasets.
 
-    Calls the dispatcher at dispatcher.internal_url, and loads datasets that are published with `to: postgres` into the
-    databases of sink.databases, exactly once. Runs until SIGTERM, SIGINT or SIGHUP. It may be killed at any moment,
-    and several may run at once.
+    Calls the dispatcher at dispatcher.internal_url. Loads datasets that are published with `to: postgres` into the
+    databases of sink.databases, and writes those with `to: files` to sink.directories. Runs until SIGTERM, SIGINT or
+    SIGHUP. It may be killed at any moment, and several may run at once.
     """
     settings = session.settings()
     start_logging(settings.log_level)
@@ -41,8 +41,9 @@ async def _run(settings: Settings) -> None:
     restore = stop_on_signals(stop)
     token = presented_token(settings.dispatcher)
     url = internal_url(settings.dispatcher)
-    names = ", ".join(name for name, _ in settings.sink.databases) or "none"
-    log.info("the sink has started; its dispatcher is %s, its databases are: %s", url, names)
+    places = (*settings.sink.databases, *settings.sink.directories)
+    names = ", ".join(name for name, _ in places) or "none"
+    log.info("the sink has started; its dispatcher is %s, its databases and directories are: %s", url, names)
     try:
         await check_token(url, token)
         async with DispatcherClient(url, token.token) as client, open_follower(client, settings) as follower:

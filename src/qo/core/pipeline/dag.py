@@ -71,6 +71,7 @@ class SinkKind(StrEnum):
     """Where a published dataset is copied to, besides its files."""
 
     POSTGRES = "postgres"  # A table in a PostgreSQL database.
+    FILES = "files"  # Files for others, in a directory or bucket.
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -167,8 +168,11 @@ class Defaults(_Part, frozen=True, kw_only=True):
 class Publish(_Part, frozen=True, kw_only=True, rename={"from_": "from"}):
     from_: From
     to: SinkKind | None = None
-    table: str | None = None  # Of the sink, as [schema.]table; unset: the published name.
-    database: str | None = None  # Of the sink, by the name that settings give it.
+    table: str | None = None  # postgres: as [schema.]table; unset: the published name.
+    database: str | None = None  # postgres: by the name that settings give it.
+    file: str | None = None  # files: the pattern of their names, see core.pipeline.file_pattern.
+    directory: str | None = None  # files: by the name that settings give it.
+    keep_seconds: int | None = None  # files: how long replaced ones stay.
 
 
 class Dag(_Part, frozen=True, kw_only=True):

@@ -15,25 +15,25 @@ Name = Annotated[str, Path(max_length=200)]
 
 
 def list_sinks(context: ContextParam) -> SinksAnswer:
-    """List the tables outside that follow published datasets, and the generation that each is to show."""
+    """List the tables and files outside that follow published datasets, and the generation that each is to show."""
     with context.state.read() as tx:
-        return SinksAnswer(sinks=sinks.list_sinks(tx))
+        return SinksAnswer(sinks=sinks.list_sinks(tx), now=tx.now)
 
 
 def sink_step(
     context: ContextParam,
     name: Name,
     generation_id: Annotated[str, Query(max_length=36)],
-    after: Annotated[int, Query(ge=0, le=2**63 - 1, description="The revision that the table has; 0: none.")] = 0,
+    after: Annotated[int, Query(ge=0, le=2**63 - 1, description="The revision that the sink has; 0: none.")] = 0,
 ) -> SinkStep:
-    """Show what changes between the revision that a table has and a later one."""
+    """Show what changes between the revision that a sink has and a later one."""
     with context.state.read() as tx:
         sinks.require_generation(tx, name, generation_id)
     return sink_steps.find_step(context.state, generation_id, after)
 
 
 def report_sink(context: ContextParam, name: Name, body: SinkReport) -> Response:
-    """Store how far a table is, or why loading it failed, for people to see."""
+    """Store how far a sink is, or why loading it failed, for people to see."""
     with context.state.write() as tx:
         sinks.report(tx, name, body)
     return Response(status_code=204)

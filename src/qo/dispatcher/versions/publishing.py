@@ -11,9 +11,9 @@ from graphlib import CycleError, TopologicalSorter
 import msgspec
 import sqlalchemy as sa
 
-from qo.core.pipeline.dag import Dag
+from qo.core.pipeline.dag import Dag, SinkKind
 from qo.core.pipeline.plan import Plan, outside_datasets
-from qo.core.pipeline.sink import find_sink
+from qo.core.pipeline.sink import SINK_FIELDS, Sink, find_sink
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx, batches
 from qo.errors import Refused, UsageError
@@ -76,15 +76,15 @@ def _check_sinks(tx: Tx, plan: Plan) -> None:
         return
     foreign = sa.and_(_publications.c.sink.is_not(None), _publications.c.dag != plan.dag.name)
     owners = {
-        (row.sink["database"], row.sink["table"]): row
-        for row in tx.execute(sa.select(_publications).where(foreign))
+        msgspec.convert(row.sink, Sink).key: row for row in tx.execute(sa.select(_publications).where(foreign))
     }
     for name, sink in sorted(sinks.items()):
-        owner = owners.get((sink.database, sink.table))
+        owner = owners.get(sink.key)
         if owner is not None:
+            verb = "have" if sink.kind is SinkKind.FILES else "has"
             raise Refused(
-                f"the table {sink.table} of {sink.database!r} has the dataset {owner.name!r} of the DAG "
-                f"{owner.dag!r} already: give {name!r} another table"
+                f"{sink} {verb} the dataset {owner.name!r} of the DAG {owner.dag!r} already: give {name!r} another "
+                f"{SINK_FIELDS[sink.kind][0]}"
             )
 
 

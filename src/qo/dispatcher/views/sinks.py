@@ -1,6 +1,6 @@
-"""Sinks: which tables follow published datasets, what each is to show, and how far it is.
+"""Sinks: which tables and files follow published datasets, what each is to show, and how far it is.
 
-The books in the database of a table are the truth about it. Loaders report here for people to see.
+The books beside a table, and the record beside files, are the truth about them. Loaders report here for people to see.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 
 from qo.api.contract.sink import LiveSink, SinkGeneration, SinkReport, SinkState
+from qo.core.pipeline.dag import SinkKind
 from qo.core.pipeline.plan import derive_id
+from qo.core.pipeline.sink import Sink
 from qo.core.pipeline.topology import VersionStatus
 from qo.core.words import plural
 from qo.dispatcher.state import schema, topology
@@ -137,17 +140,20 @@ def _sentence(
     lag_s: float | None,
     now: datetime,
 ) -> str:
-    table = f"the table {sink['table']} of {sink['database']!r}"
+    target = msgspec.convert(sink, Sink)
+    are_files = target.kind is SinkKind.FILES
+    is_, shows = ("are", "show") if are_files else ("is", "shows")
     if reported_at is None:
-        return f"{table} was never loaded: run qo sink with the setting sink.databases"
+        needed = "sink.directories" if are_files else "sink.databases"
+        return f"{target} {'were' if are_files else 'was'} never loaded: run qo sink with the setting {needed}"
     if is_current:
-        text = f"{table} is current, as of revision {latest}"
+        text = f"{target} {is_} current, as of revision {latest}"
     elif content.get("generation_id") is None:
-        text = f"{table} shows nothing yet"
+        text = f"{target} {shows} nothing yet"
     elif not is_serving:
-        text = f"{table} still shows another version, as of revision {content['revision']}"
+        text = f"{target} still {shows} another version, as of revision {content['revision']}"
     else:
-        text = f"{table} is as of revision {content['revision']} of {latest}"
+        text = f"{target} {is_} as of revision {content['revision']} of {latest}"
     if lag_s is not None:
         text += f", {plural(round(lag_s), 'second')} behind"
     quiet_s = (now - reported_at).total_seconds()
