@@ -71,7 +71,7 @@ GROUPS = {
         "relay": ("run.relay", "Relay tasks from an application's database to the queue."),
         "dispatcher": ("run.dispatcher", "Run the dispatcher: route events, hand out tasks."),
         "scheduler": ("run.scheduler", "Run the scheduler: fire cron sources, watch for files."),
-        "sink": ("run.sink", "Run the sink: keep tables up with published datasets."),
+        "sink": ("run.sink", "Run the sink: let tables and files follow datasets."),
         "scaler": ("run.scaler", "Run the scaler: start and drain workers as their load says."),
         "monitor": ("run.monitor", "Run the monitor: requeue tasks of dead workers, repair indexes."),
         "ui": ("run.ui", "Show queues and pipelines in a browser."),

@@ -18,7 +18,7 @@ app = new_app()
 
 @command(app, "sink")
 def sink(session: Session) -> None:
-    """Run the sink: keep tables and files for others up with published datasets.
+    """Run the sink: let tables and files follow datasets.
 
     Calls the dispatcher at dispatcher.internal_url. Loads datasets that are published with `to: postgres` into the
     databases of sink.databases, and writes those with `to: files` to sink.directories. Runs until SIGTERM, SIGINT or
