@@ -26,9 +26,9 @@ from support.servers.s3 import S3Server
 class Inbox:
     """A watched directory. Time passes for its watcher as the test says."""
 
-    def __init__(self, state: State, root: Path, pattern: str = "*") -> None:
+    def __init__(self, state: State, root: Path, pattern: str = "*", **more: str) -> None:
         self.state, self.root, self.seconds = state, root, 0.0
-        self.dag = dag("d", source("in", "files", of={"path": f"file:{root}", "pattern": pattern}))
+        self.dag = dag("d", source("in", "files", of={"path": f"file:{root}", "pattern": pattern, **more}))
         deployed(state, self.dag)
         self.emitter = LocalEmitter(state)
         self.restart()
@@ -304,3 +304,22 @@ def test_a_pattern_is_about_the_name_or_with_a_slash_about_the_path() -> None:
     assert matches("a/b.csv", "a/*.csv")
     assert not matches("a/b.csv", "b/*.csv")
     assert not matches("a/b.CSV", "*.csv")
+
+
+async def test_a_key_is_taken_from_the_path_and_what_has_none_is_reported(state: State, tmp_path: Path) -> None:
+    inbox = Inbox(state, tmp_path, "*.csv", key="{year}/{month}/{day}/*.csv")
+    path = inbox.write("2026/03/29/orders.csv")
+    assert await inbox.settle() == 1
+    assert inbox.partitions() == {"2026-03-29": f"file:{path}"}
+    inbox.write("2026/03/notes.csv")
+    assert await inbox.settle() == 0
+    assert "1 file of 'pattern' do not fit 'key'" in await inbox.trouble()
+    inbox.write("2026/03/30/a.csv")
+    second = inbox.write("2026/03/30/b.csv")
+    assert await inbox.settle() == 0
+    assert "both have the key 2026-03-30, so neither is announced" in await inbox.trouble()
+    second.unlink()
+    (tmp_path / "2026/03/notes.csv").unlink()
+    assert await inbox.settle() == 1
+    assert await inbox.trouble() == ""
+    assert inbox.partitions().keys() == {"2026-03-29", "2026-03-30"}

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 import qo
 from qo.ambient import Ambient
+from qo.config.fetch import FetchSettings
 from qo.config.settings import Settings
 from qo.core.pipeline.dag import SourceKind
 from qo.dispatcher.state import schema
@@ -66,6 +67,8 @@ def site() -> Iterator[Site]:
 class Watched:
     """A deployed http source. Time passes for its watcher as the test says."""
 
+    settings = Settings(fetch=FetchSettings(networks=("127.0.0.0/8",)))
+
     def __init__(self, state: State, **config: Any) -> None:
         self.state, self.seconds = state, 0.0
         deployed(state, dag("d", source("in", "http", of=config)))
@@ -74,7 +77,7 @@ class Watched:
 
     def restart(self) -> None:
         ambient = Ambient.seeded(1, monotonic=lambda: self.seconds)
-        self.watchers = Watchers(SourceKind.HTTP, self.emitter, Settings(), ambient=ambient)
+        self.watchers = Watchers(SourceKind.HTTP, self.emitter, self.settings, ambient=ambient)
 
     async def poll(self) -> int:
         self.seconds += 31
@@ -177,3 +180,14 @@ def test_a_kind_of_source_is_known_to_its_declaration_and_its_implementation_onl
     files = {path for path in root.rglob("*.py") if any(word in path.read_text() for word in words)}
     named = {path.relative_to(root).as_posix() for path in files}
     assert named == {"core/pipeline/dag.py", "pipeline/sources.py", "scheduler/http_files.py"}
+
+
+async def test_a_source_looks_at_no_address_that_is_not_public(state: State, site: Site) -> None:
+    site.pages["/a.csv"] = ('"1"', b"x")
+    watched = Watched(state, urls=[f"{site.url}/a.csv"])
+    watched.settings = Settings()
+    watched.restart()
+    async with watched.watchers:
+        looked = await watched.watchers.poll()
+    assert "is not public" in looked.failures[0]
+    assert site.statuses == []

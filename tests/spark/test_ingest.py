@@ -8,7 +8,10 @@ import tracemalloc
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -18,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from qo.api.contract.task import ColumnBody, InputMode, Piece, WorkInput, WorkOutput
+from qo.config.fetch import FetchSettings
 from qo.config.origins import load
 from qo.config.settings import Settings
 from qo.config.spark import SparkSettings
@@ -260,3 +264,24 @@ async def test_objects_of_a_bucket_are_read_without_jars(
     far = replace(context, settings=replace(settings, spark=SparkSettings(master="spark://127.0.0.1:7077")))
     with pytest.raises(UsageError, match="hadoop-aws"):
         ingest.run(far)
+
+
+def test_files_behind_urls_are_fetched_and_read(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,day\n7,2026-01-01\n")
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        settings = Settings(fetch=FetchSettings(networks=("127.0.0.0/8",)))
+        config = {**CSV, "columns": COLUMNS}
+        context = replace(context_of(spark, config, None, f"{url}/a.csv"), settings=settings)
+        with context.later:
+            assert [row.id for row in ingest.run(context)[0].collect()] == [7]
+        gone = replace(context_of(spark, config, None, f"{url}/b.csv"), settings=settings)
+        with gone.later, pytest.raises(FileMissing):
+            ingest.run(gone)
+        server.shutdown()

@@ -72,6 +72,7 @@ OTHER: dict[str, tuple[str, str, Any]] = {
     ),
     "worker.push_address": ("10.0.0.1:8090", '"10.0.0.1:8090"', "10.0.0.1:8090"),
     "push.token": ("a secret of the tests", '"a secret of the tests"', "a secret of the tests"),
+    "fetch.networks": ("10.0.0.0/8, ::1/128", '["10.0.0.0/8", "::1/128"]', ("10.0.0.0/8", "::1/128")),
     "push.networks": ("10.0.0.0/8, ::1/128", '["10.0.0.0/8", "::1/128"]', ("10.0.0.0/8", "::1/128")),
     "serve.listen": ("0.0.0.0:82", '"0.0.0.0:82"', "0.0.0.0:82"),
     "serve.body_max_bytes": ("4096", "4096", 4096),

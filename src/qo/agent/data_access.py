@@ -83,6 +83,7 @@ class DataAccesses:
         self._use = settings.worker.credentials
         self._shared = shared
         self._is_scoped = is_scoped
+        self._fetch = settings.fetch
         self._connections = BucketConnections(settings)
 
     def open(
@@ -103,7 +104,9 @@ class DataAccesses:
         url = f"{self._url}/v1/task/credentials"
         credentials = AttemptCredentials(mint, now, loop, lambda: {"url": url, **proof()})
         files = BlockingFiles(
-            loop=loop, open_bucket=lambda location: self._connections.open(location, credentials)
+            loop=loop,
+            open_bucket=lambda location: self._connections.open(location, credentials),
+            fetch=self._fetch,
         )
         return AttemptData(access, files, credentials)
 

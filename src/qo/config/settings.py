@@ -16,6 +16,7 @@ from typing import Any
 from qo.config import kinds, location
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.encryption import EncryptionSettings
+from qo.config.fetch import FetchSettings
 from qo.config.push import PushSettings
 from qo.config.queue import QueueSettings
 from qo.config.retention import RetentionSettings
@@ -171,6 +172,7 @@ class Settings:
     dispatcher: DispatcherSettings = DispatcherSettings()  # noqa: RUF009 - an immutable value, made once.
     secrets: SecretsSettings = SecretsSettings()  # noqa: RUF009 - an immutable value, made once.
     scaler: ScalerSettings = ScalerSettings()  # noqa: RUF009 - an immutable value, made once.
+    fetch: FetchSettings = FetchSettings()  # noqa: RUF009 - an immutable value, made once.
     push: PushSettings = PushSettings()  # noqa: RUF009 - an immutable value, made once.
     serve: ServeSettings = ServeSettings()  # noqa: RUF009 - an immutable value, made once.
     sink: SinkSettings = SinkSettings()  # noqa: RUF009 - an immutable value, made once.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from qo.core.pipeline.dag import Source, SourceKind
+from qo.core.pipeline.key_pattern import pattern_problem
 from qo.core.pipeline.partitions import is_zone
 from qo.pipeline.kinds import Field, Items, Record, Whole
 from qo.pipeline.problems import Path, Report
@@ -50,6 +51,11 @@ def _check_cron(source: Source, path: Path, report: Report) -> None:
         report.add((*path, "timezone"), message, "write one such as UTC or Europe/Berlin")
 
 
+def _check_key(source: Source, path: Path, report: Report) -> None:
+    if source.key is not None and (problem := pattern_problem(source.key)) is not None:
+        report.add((*path, "key"), *problem)
+
+
 def is_schedule(text: str) -> bool:
     """Whether a text has the form of a schedule. When it is due, only the scheduler works out."""
     if _RATE.match(text):
@@ -62,6 +68,11 @@ def is_schedule(text: str) -> bool:
     )
 
 
+_KEY = Field(
+    "key",
+    LINE,
+    "which part of the path is the key of the partition, such as {year}/{month}/{day}.csv. Unset: all of it.",
+)
 _POLL_SECONDS = Field("poll_seconds", Whole(1, 86_400), "how often to look, in seconds.", default=30)
 
 SOURCES: dict[SourceKind, SourceSpec] = {
@@ -100,10 +111,12 @@ SOURCES: dict[SourceKind, SourceSpec] = {
             (
                 Field("path", LINE, "a directory, or s3://bucket/prefix.", required=True),
                 Field("pattern", LINE, "which names count.", default="*"),
+                _KEY,
                 _POLL_SECONDS,
             ),
         ),
         coalesces=True,
+        validate=_check_key,
         poller="qo.scheduler.file_source:Watchers",
         place="qo.scheduler.file_source:open_directory",
     ),
@@ -119,11 +132,13 @@ SOURCES: dict[SourceKind, SourceSpec] = {
                     "a file that lists them, one URL on each line or as a JSON array of texts; relative ones count "
                     "from its own.",
                 ),
+                _KEY,
                 _POLL_SECONDS,
             ),
             one_of=("urls", "index_url"),
         ),
         coalesces=True,
+        validate=_check_key,
         poller="qo.scheduler.file_source:Watchers",
         place="qo.scheduler.http_files:open_urls",
     ),

@@ -1,9 +1,10 @@
 """File and http sources: one partition event for each file that appears or changes.
 
-The partition key follows from the file's path (``core.pipeline.naming``), so a file that changes is the same partition
-again, and its readers run again. Files that disappear are not announced. Each announcement has the key
-``file:LOCATION:ETAG``: however often it is made, and by however many schedulers, it counts once. In a directory a file
-must be unchanged at two polls, so that one that is still being written waits; in a store objects appear whole.
+The partition key follows from the file's path (``core.pipeline.naming``, ``core.pipeline.key_pattern``), so a file that
+changes is the same partition again, and its readers run again. Files that disappear are not announced. Each
+announcement has the key ``file:LOCATION:ETAG``: however often it is made, and by however many schedulers, it counts
+once. In a directory a file must be unchanged at two polls, so that one that is still being written waits; in a store
+objects appear whole.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -21,7 +23,9 @@ from qo.api.contract.source import ERROR_MAX, Coalesced
 from qo.api.contract.task import EventBody
 from qo.config.settings import Settings
 from qo.core.pipeline.dag import SourceKind
+from qo.core.pipeline.key_pattern import find_key
 from qo.core.pipeline.naming import idempotency_key, partition_key
+from qo.core.words import plural
 from qo.errors import QoError, UsageError
 from qo.pipeline.sources import SOURCES, load
 from qo.scheduler.emitter import Emitter, SourceView, by_edition
@@ -63,6 +67,8 @@ class Watcher:
     last_memory: Any = None
     waiting: dict[str, str] = field(default_factory=dict[str, str])  # Files that the source may not announce yet.
     changes: dict[str, int] = field(default_factory=dict[str, int])  # How often each was seen to change meanwhile.
+    keys: dict[str, str] = field(default_factory=dict[str, str])  # Of partitions, by path, at the last look.
+    problem: str | None = None  # Why files at the last look were left out.
 
     async def poll(self, emitter: Emitter, source: SourceView) -> int:
         """Announce new and changed files. Return how many there were."""
@@ -70,6 +76,8 @@ class Watcher:
         files: dict[str, File] = {}
         async for page in self.place.files():
             files.update((each.path, each) for each in page if matches(each.path, pattern))
+        self.keys = self._find_keys(source, files, expects_all=pattern != "*")
+        files = {path: file for path, file in files.items() if path in self.keys}
         etags = {path: each.etag for path, each in files.items()}
         fresh = self.sightings.fresh(etags)
         if self.place.settles:
@@ -86,6 +94,29 @@ class Watcher:
         await self._remember(emitter, source)
         return len(fresh)
 
+    def _find_keys(self, source: SourceView, files: Mapping[str, File], *, expects_all: bool) -> dict[str, str]:
+        """Return the keys of the files that have one, by path. Files that share one with others have none."""
+        self.problem = None
+        pattern = source.config.get("key")
+        if pattern is None:
+            return {path: partition_key(path) for path in files}
+        keys = {path: key for path in files if (key := find_key(str(pattern), path)) is not None}
+        shared = {key for key, count in Counter(keys.values()).items() if count > 1}
+        clashes = sorted(path for path, key in keys.items() if key in shared)
+        strangers = sorted(files.keys() - keys.keys()) if expects_all else []
+        if clashes:
+            first = [path for path in clashes if keys[path] == keys[clashes[0]]]
+            self.problem = (
+                f"{first[0]} and {first[1]} both have the key {keys[first[0]]}, so neither is announced: write more of "
+                "their paths into 'key', or less into 'pattern'"
+            )
+        elif strangers:
+            self.problem = (
+                f"{plural(len(strangers), 'file')} of 'pattern' do not fit 'key' {pattern!r} and are not announced, "
+                f"such as {strangers[0]}"
+            )
+        return {path: key for path, key in keys.items() if key not in shared}
+
     async def _wait(self, emitter: Emitter, source: SourceView, fresh: dict[str, str]) -> None:
         """Count what arrives while the source is held back. It is announced as it is when the source goes on."""
         for path, etag in fresh.items():
@@ -98,7 +129,10 @@ class Watcher:
         limit = asyncio.Semaphore(CONCURRENT_EMITS)
 
         async def announce(each: File) -> None:
-            key, events = idempotency_key("file", each.location, each.etag), [announcement(each)]
+            key, events = (
+                idempotency_key("file", each.location, each.etag),
+                [announcement(each, self.keys[each.path])],
+            )
             count = self.changes.get(each.path, 0) if source.coalesces else 0
             async with limit:
                 await emitter.emit(
@@ -125,7 +159,7 @@ class Watcher:
         self.last_memory = memory
 
 
-def announcement(file: File) -> EventBody:
+def announcement(file: File, key: str) -> EventBody:
     attributes = {
         "path": file.path,
         "size": file.size,
@@ -133,7 +167,7 @@ def announcement(file: File) -> EventBody:
         "location": file.folder,
         "files": [file.name],
     }
-    return EventBody(partition_key=partition_key(file.path), attributes=attributes)
+    return EventBody(partition_key=key, attributes=attributes)
 
 
 class Watchers:
@@ -185,8 +219,8 @@ class Watchers:
             count = await watcher.poll(self._emitter, source)
             if watcher.last_memory is not memory:
                 self._errors.pop(edition, None)  # To remember what was seen clears the error.
-            if watcher.place.problem is not None:
-                await self._report(edition, watcher.place.problem[:ERROR_MAX])
+            if (problem := watcher.place.problem or watcher.problem) is not None:
+                await self._report(edition, problem[:ERROR_MAX])
             elif edition in self._errors:
                 await self._emitter.remember(edition, watcher.sightings.memory())
                 del self._errors[edition]

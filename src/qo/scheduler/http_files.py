@@ -3,7 +3,7 @@
 Each is asked for with a conditional GET, so an unchanged file costs a reply without a body; the body of a changed one
 is not read, since only its ETag matters here. Where a server sends no ETag, its Last-Modified counts. A file that is
 not there (404, 410) counts as one that has not arrived yet. The events name the URLs, and the job that reads them
-fetches the files.
+fetches the files (``qo.store.web_files``).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import httpx
 from qo.config.settings import Settings
 from qo.errors import Unavailable, UsageError
 from qo.scheduler.file_listing import File, Place
+from qo.store.guarded_transport import GuardedTransport
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +34,12 @@ _ABSENT = (404, 410)
 
 async def open_urls(config: Mapping[str, Any], settings: Settings) -> Place:
     """Open the files of a source of the kind ``http``. Raises UsageError for a config without URLs."""
-    del settings
     urls, index_url = config.get("urls") or (), config.get("index_url")
     if not urls and not index_url:
         raise UsageError("an http source needs urls or an index_url")
-    client = httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=True)
+    client = httpx.AsyncClient(
+        transport=GuardedTransport(settings.fetch.allowed, is_async=True), timeout=TIMEOUT_S, follow_redirects=True
+    )
     return UrlFiles(client, tuple(map(str, urls)), str(index_url) if index_url else None)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
+from qo.config.fetch import FetchSettings
 from qo.config.location import local_path
 from qo.config.settings import Settings
 from qo.errors import UsageError
@@ -19,11 +20,12 @@ OpenBucket = Callable[[str], Awaitable[Directory]]
 
 
 class BlockingFiles:
-    """Reads and writes whole files at ``file:PATH`` and ``s3://BUCKET/KEY``. Never call it in an event loop.
+    """Reads and writes whole files at ``file:PATH`` and ``s3://BUCKET/KEY``, and reads those behind URLs. Never call it
+    in an event loop.
 
     With a ``loop``, that one talks to the buckets, which stay open until ``close``; without, each call opens its bucket
-    anew. Without ``settings`` there are only files. ``open_bucket`` opens s3://BUCKET in another way than by the
-    settings: with other credentials, say.
+    anew. Without ``settings`` there are only files; ``fetch`` adds those behind URLs. ``open_bucket`` opens s3://BUCKET
+    in another way than by the settings: with other credentials, say.
     """
 
     def __init__(
@@ -32,8 +34,10 @@ class BlockingFiles:
         loop: asyncio.AbstractEventLoop | None = None,
         *,
         open_bucket: OpenBucket | None = None,
+        fetch: FetchSettings | None = None,
     ) -> None:
         self._open_bucket = open_bucket or (None if settings is None else partial(_open_by_settings, settings))
+        self._fetch = fetch or (None if settings is None else settings.fetch)
         self._loop = loop
         self._buckets: dict[str, Directory] = {}
         self._opening = asyncio.Lock()
@@ -42,6 +46,10 @@ class BlockingFiles:
         """Raises NotFound, UsageError if there are more than ``bytes_max``, OSError or StoreError."""
         if uri.startswith("file:"):
             return read_file(local_path(uri), bytes_max)
+        if self._fetch is not None and uri.startswith(("http://", "https://")):
+            from qo.store.web_files import WebFiles  # Loads httpx.
+
+            return WebFiles(self._fetch).read(uri, bytes_max=bytes_max)
         return self._in_bucket(uri, lambda bucket, key: bucket.read(key, bytes_max=bytes_max))
 
     def write(self, uri: str, body: bytes) -> None:

@@ -102,6 +102,7 @@ class Source(_Part, frozen=True, kw_only=True):
     secret: str | None = None  # webhook: the logical name of the secret that signs.
     path: str | None = None  # files: a directory, or s3://bucket/prefix.
     pattern: str = "*"  # files: which names count.
+    key: str | None = None  # files, http: which part of a path is the key, see core.pipeline.key_pattern.
     poll_seconds: int = 30  # files, http: how often to look.
     urls: tuple[str, ...] = ()  # http: the files.
     index_url: str | None = None  # http: a file that lists them.

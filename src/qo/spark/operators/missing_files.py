@@ -27,6 +27,7 @@ from qo.spark.io.input_frames import FileMissing
 from qo.spark.operators.operator_context import Context
 from qo.spark.operators.staging import sees_this_machine
 from qo.spark.operators.table_files import ADD, adds_columns, is_declared, name_list, quote_name
+from qo.store.web_files import is_web
 
 KEEP = "keep"
 
@@ -41,7 +42,7 @@ def find_missing(context: Context, patterns: Sequence[str]) -> list[str]:
     remote = [uri for uri in paths if uri.startswith("s3://")]
     missing = _missing_objects(context, remote) if remote and keeps_rows(context) else []
     if sees_this_machine(context.settings.spark):
-        local = [uri for uri in paths if uri not in remote]
+        local = [uri for uri in paths if uri not in remote and not is_web(uri)]
         missing += [uri for uri in local if not Path(path_text(uri)).exists()]
     return missing
 

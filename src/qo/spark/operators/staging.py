@@ -1,7 +1,7 @@
 """Makes files of any format available to Spark.
 
 Spark reads ``file:`` and, with the jars of hadoop-aws, ``s3a:``. Without these jars the objects are copied to a
-directory of the worker, which only a session on this machine can see.
+directory of the worker, which only a session on this machine can see. Files behind URLs always are.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from qo.config.spark import BucketAccess, SparkSettings
 from qo.errors import NotFound, Unavailable, UsageError
 from qo.spark.io.files import escape_pattern, literal_path
 from qo.spark.operators.operator_context import Context
+from qo.store.web_files import WebFiles, is_web
 from qo.worker.loop.cancel import CancelToken
 
 COPIES_AT_ONCE = 8
@@ -30,6 +31,8 @@ class ObjectGone(NotFound):
 
 def stage(context: Context, patterns: Sequence[str]) -> list[str]:
     """Return the paths to give to Spark. Copies last until the attempt ends. Raises ObjectGone."""
+    if any(map(is_web, patterns)):
+        return _fetch_all(context, patterns)
     remote = [each for each in patterns if each.startswith("s3://")]
     if not remote:
         return list(patterns)
@@ -43,6 +46,33 @@ def stage(context: Context, patterns: Sequence[str]) -> list[str]:
     uris = [_literal_uri(each) for each in remote]
     directory = Path(context.later.enter_context(tempfile.TemporaryDirectory(prefix="qo-ingest-")))
     return [*(each for each in patterns if each not in remote), *_copy_all(context, uris, directory)]
+
+
+def _fetch_all(context: Context, patterns: Sequence[str]) -> list[str]:
+    """Fetch the files behind URLs, and stage the others."""
+    urls = [each for each in patterns if is_web(each)]
+    if not sees_this_machine(context.settings.spark):
+        raise UsageError(
+            f"{urls[0]} is a URL, and the processes of this Spark do not see the files of the worker that would fetch "
+            "it: let a job of the runtime python fetch the files, or one of a Spark on this machine"
+        )
+    directory = Path(context.later.enter_context(tempfile.TemporaryDirectory(prefix="qo-fetch-")))
+    files = WebFiles(context.settings.fetch)
+
+    def fetch(at: int, pattern: str) -> str:
+        url = literal_path(pattern) or pattern
+        path = directory / str(at) / (url.partition("?")[0].rsplit("/", 1)[-1] or "file")
+        path.parent.mkdir()
+        try:
+            files.copy(url, path, context.run.cancel.check)
+        except NotFound:
+            raise ObjectGone(url) from None
+        return escape_pattern(f"file:{path}")
+
+    with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+        fetched = list(pool.map(fetch, range(len(urls)), urls))
+    others = [each for each in patterns if not is_web(each)]
+    return [*(stage(context, others) if others else []), *fetched]
 
 
 def _literal_uri(pattern: str) -> str:
