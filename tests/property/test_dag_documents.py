@@ -27,7 +27,7 @@ from qo.core.pipeline.dag import (
     Udf,
     resolve_defaults,
 )
-from qo.core.pipeline.partitions import Partitions
+from qo.core.pipeline.partitions import PartitionKind, Partitions
 from qo.core.pipeline.plan import content_hash, plan
 from qo.pipeline.jsonschema import schema
 from qo.pipeline.parsing import read
@@ -164,8 +164,16 @@ def reactive(draw: st.DrawFn, name: str, earlier: list[Job]) -> Job:
         heartbeat_timeout_seconds=draw(some(st.integers(5, 3600))),
         max_attempts=draw(some(st.integers(1, 100))),
         config=draw(st.dictionaries(words, plain, max_size=3)),
-        partitions=draw(some(partitionings)) if outputs else None,
+        partitions=draw(_partitions_of(append=append, alone=not read_)) if outputs else None,
     )
+
+
+def _partitions_of(*, append: bool, alone: bool) -> st.SearchStrategy[Partitions | None]:
+    """What a job may declare: numbers are not made of times, and what is appended is not made of other partitions."""
+    if alone:
+        return some(partitionings)
+    of_text = some(st.just(Partitions(kind=PartitionKind.TEXT)))
+    return of_text if append else some(partitionings.filter(lambda each: each.kind != "integer"))
 
 
 def document(dag: Dag) -> Any:

@@ -525,3 +525,74 @@ def test_partitions_are_declared_where_partitions_are_made():
     assert "it announces cursors" in only(refused(document(nightly)))
     assert "has none" in only(refused(document({**SOURCE, "outputs": 0, "partitions": {"kind": "day"}})))
     assert accepted({**SOURCE, "partitions": {"kind": "integer", "range": 1000, "start": "5000"}})
+
+
+DAYS = {**SOURCE, "partitions": {"kind": "day"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"partitions": {"kind": "integer"}}, "an integer of 'totals' cannot be made of days of 'orders'"),
+        ({"complete": "any"}, "'complete' is for jobs whose partitions are made of others"),
+        ({"deadline": "2d"}, "'deadline' is for jobs whose partitions are made of others"),
+        ({"partitions": {"kind": "month"}, "complete": "announced"}, "nothing says until when"),
+        (
+            {"partitions": {"kind": "month"}, "update_strategy": "append", "unique_key": ["id"]},
+            "made again as a whole",
+        ),
+        ({"partitions": {"kind": "minute"}, "inputs": [{"from": {"job": "orders"}, "window": 900}]}, "400"),
+        (
+            {"inputs": [{"from": {"job": "orders"}, "window": 7}]},
+            "'totals' waits for partitions before the first of 'orders', which nobody names",
+        ),
+        (
+            {
+                "inputs": [{"from": {"job": "orders"}, "window": 300}],
+                "partitions": {"kind": "month"},
+                "complete": "any",
+            },
+            "one month of 'totals' would go with more than 2,000 parts of the kind day",
+        ),
+        (
+            {"inputs": [{"from": {"job": "orders"}, "offset": -1}], "partitions": {"kind": "text"}},
+            "'offset' counts partitions, and those of 'totals' have no order",
+        ),
+    ],
+)
+def test_partitions_are_made_of_others_where_these_have_an_order_in_common(fields: dict[str, Any], message: str):
+    assert message in only(refused(document(DAYS, {**JOB, **fields})))
+
+
+@pytest.mark.parametrize(
+    ("partitions", "message"),
+    [
+        ({"kind": "month", "weekdays": "MON-FRI"}, "'weekdays' is for partitions of a day or less"),
+        ({"kind": "day", "weekdays": "Monday"}, "days of the week, as in MON-FRI"),
+        ({"kind": "day", "without": ["2026-13-01"]}, "'2026-13-01' is not a day"),
+        ({"kind": "text", "without": ["a"]}, "of partitions of text none is expected"),
+    ],
+)
+def test_gaps_are_declared_as_partitions_of_their_kind(partitions: dict[str, Any], message: str):
+    assert message in only(refused(document({**SOURCE, "partitions": partitions})))
+
+
+def test_a_job_may_look_back_where_the_first_partition_is_known_or_need_not_be_there():
+    back = {**JOB, "inputs": [{"from": {"job": "orders"}, "window": 7, "offset": -1}]}
+    begun = {**SOURCE, "partitions": {"kind": "day", "start": "2026-01-01", "weekdays": "MON-FRI,SUN"}}
+    read_back = accepted(begun, back).jobs[1].inputs[0]
+    assert (read_back.window, read_back.offset) == (7, -1)
+    for fields in ({"complete": "any"}, {"deadline": "6h"}):
+        assert accepted(DAYS, {**back, **fields})
+
+
+def test_which_partitions_are_made_of_which_others_is_part_of_the_edition():
+    def edition(source: dict[str, Any], **fields: Any) -> str:
+        return plan(accepted({**SOURCE, "partitions": source}, {**JOB, **fields})).job("totals").edition_id
+
+    month = {"partitions": {"kind": "month"}}
+    of_days = edition({"kind": "day"}, **month)
+    assert edition({"kind": "day", "start": "2026-01-01"}, **month, deadline="2d") == of_days
+    assert edition({"kind": "hour"}, **month) != of_days
+    assert edition({"kind": "day", "timezone": "Asia/Tokyo"}, **month) != of_days
+    assert edition({"kind": "day"}) == edition({"kind": "day"}, partitions={"kind": "day"})

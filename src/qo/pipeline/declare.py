@@ -139,9 +139,19 @@ class Pipeline:
         where: Mapping[str, Any] | None = None,
         trigger: bool = True,
         refresh: str | None = None,
+        window: int | None = None,
+        offset: int | None = None,
     ) -> Reads:
         """Return an output of a job of this pipeline as an input."""
-        return _make_input({"job": self._name(job), "output": output}, name, where, trigger, refresh)
+        return _make_input(
+            {"job": self._name(job), "output": output},
+            name,
+            where,
+            trigger,
+            refresh=refresh,
+            window=window,
+            offset=offset,
+        )
 
     def dataset(
         self,
@@ -151,9 +161,13 @@ class Pipeline:
         where: Mapping[str, Any] | None = None,
         trigger: bool = True,
         refresh: str | None = None,
+        window: int | None = None,
+        offset: int | None = None,
     ) -> Reads:
         """Return a published dataset of any pipeline as an input."""
-        return _make_input({"dataset": dataset}, name, where, trigger, refresh)
+        return _make_input(
+            {"dataset": dataset}, name, where, trigger, refresh=refresh, window=window, offset=offset
+        )
 
     def publish(
         self,
@@ -241,9 +255,9 @@ def _make_input(
     name: str | None,
     where: Mapping[str, Any] | None,
     trigger: bool,
-    refresh: str | None,
+    **others: Any,
 ) -> Reads:
-    optional = _drop_none(where=dict(where) if where else None, refresh=refresh, **{"as": name})
+    optional = _drop_none(where=dict(where) if where else None, **others, **{"as": name})
     return Reads({"from": from_, **optional, **({} if trigger else {"trigger": False})})
 
 

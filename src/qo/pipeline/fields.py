@@ -11,6 +11,7 @@ from qo.core.pipeline.dag import (
     MAX_ATTEMPTS,
     Activation,
     BackpressureMode,
+    Complete,
     Join,
     Refresh,
     SinkKind,
@@ -37,12 +38,14 @@ from qo.pipeline.texts import (
     SINK_FILE,
     SPAN,
     TABLE,
+    WEEKDAYS,
     ZONE,
 )
 
 JOBS_MAX = 5_000
 OUTPUTS_ALL_MAX = 5_000  # Of all jobs together: each version has a row for every one of them.
 CONFIG_BYTES_MAX = 65_536
+WINDOW_MAX = 400  # Partitions: a year of days.
 
 TIMEOUTS = (
     Field(
@@ -97,6 +100,18 @@ INPUT = Record(
             "manual: they are reported as stale. on_change: they are made again.",
             default="manual",
         ),
+        Field(
+            "window",
+            Whole(1, WINDOW_MAX),
+            "How many partitions back it is read, the job's own among them: 7 reads a day and the six before it.",
+            default=1,
+        ),
+        Field(
+            "offset",
+            Whole(-WINDOW_MAX, WINDOW_MAX),
+            "By how many partitions of the job what is read is moved: -1 reads the one before.",
+            default=0,
+        ),
     ),
     removed=(("job", "write it under from: {job: ...}"), ("dataset", "write it under from: {dataset: ...}")),
 )
@@ -138,6 +153,16 @@ PARTITIONS = Record(
         Field("timezone", ZONE, "Of minutes to months: the time zone of their clocks.", default="UTC"),
         Field("start", PARTITION, "The key of the first partition that is expected. Unset: there is no first."),
         Field("range", Whole(1, RANGE_MAX), "integer: how many numbers are in a partition. Unset: one."),
+        Field(
+            "weekdays",
+            WEEKDAYS,
+            "minute, hour, day: only those of these days are expected, as in MON-FRI. Unset: all.",
+        ),
+        Field(
+            "without",
+            Items(PARTITION, at_least=1, at_most=1_000, unique=True),
+            "Keys of partitions that are not expected, such as holidays.",
+        ),
     ),
 )
 
@@ -305,6 +330,19 @@ JOB = Record(
             "partitions",
             PARTITIONS,
             "What the partitions of its outputs are. Unset: for PerPartition those of its inputs, otherwise any text.",
+        ),
+        Field(
+            "complete",
+            choice(Complete),
+            "Partitions made of others: when one is made. all: once every expected one is there. announced: at the "
+            "deadline, of those that are there. any: as soon as one is there.",
+            default="all",
+        ),
+        Field(
+            "deadline",
+            AGE,
+            "Partitions of time made of others: how long after its end, or after the first of what it reads came if "
+            "that is later, one is made of what is there. Unset: it waits for all.",
         ),
     ),
     removed=(("schedule", "write it under source: {kind: cron, schedule: ...}"),),

@@ -10,6 +10,7 @@ from qo.pipeline.draft import draft_dag
 from qo.pipeline.expectations import check_expectations
 from qo.pipeline.inference import infer
 from qo.pipeline.operators.operator_rules import check_operator
+from qo.pipeline.partition_rules import check_maps
 from qo.pipeline.problems import Document, Report, Spot
 from qo.pipeline.query_inputs import OpenQuery, complete_queries
 from qo.pipeline.references import check_references
@@ -61,6 +62,8 @@ def build_dag(
             check_expectations(job_draft, runtime is not None and runtime.works_like == SPARK, report)
             check_operator(job_draft, registry, report)
         check_references(drafted, known_datasets, report)
+        if not report.problems:
+            check_maps(drafted, report)
         if not report.problems:
             return resolve_defaults(drafted.dag())
     raise report.error()

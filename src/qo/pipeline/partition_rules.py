@@ -1,12 +1,24 @@
-"""Rules for kinds of partitions: they are declared with what they need, and where partitions are made."""
+"""Rules for kinds of partitions: they are declared with what they need and where partitions are made, and those of a
+job can be made of those of its inputs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from msgspec import structs
+
+from qo.core.pipeline.dag import Complete, Job, Strategy, UpdateStrategy, input_name
+from qo.core.pipeline.part_maps import PARTS_MAX, PartMap, can_map, is_too_wide, map_inputs
 from qo.core.pipeline.partitions import PartitionKind, Partitions, check_key, is_zone
+from qo.core.pipeline.plan import resolve_partitions, source_partitions
+from qo.core.words import with_article
 from qo.errors import UsageError
-from qo.pipeline.draft import JobDraft
+from qo.pipeline.draft import DagDraft, JobDraft
 from qo.pipeline.problems import Path, Report
 from qo.pipeline.sources import SOURCES
+
+_WITHIN_A_DAY = (PartitionKind.MINUTE, PartitionKind.HOUR, PartitionKind.DAY)
+_READ_BACK = (("window", 1), ("offset", 0))
 
 
 def check_partitions(job_draft: JobDraft, report: Report) -> None:
@@ -37,8 +49,25 @@ def _check_fields(partitions: Partitions, path: Path, report: Report) -> None:
     elif zone is not None and not is_zone(zone):
         hint = "write one such as UTC or Europe/Berlin"
         report.add((*path, "timezone"), f"there is no time zone {zone!r}", hint)
-    elif partitions.start is not None:
-        _check_start(partitions, (*path, "start"), report)
+    else:
+        if partitions.start is not None:
+            _check_start(partitions, (*path, "start"), report)
+        _check_gaps(partitions, path, report)
+
+
+def _check_gaps(partitions: Partitions, path: Path, report: Report) -> None:
+    if partitions.weekdays is not None and partitions.kind not in _WITHIN_A_DAY:
+        message = f"'weekdays' is for partitions of a day or less, not of the kind {partitions.kind}"
+        report.add((*path, "weekdays"), message, "remove it, or name keys under 'without'", key=True)
+    if partitions.without and partitions.kind is PartitionKind.TEXT:
+        message = "of partitions of text none is expected"
+        report.add((*path, "without"), message, "remove it", key=True)
+    for index, each in enumerate(partitions.without):
+        try:
+            check_key(partitions, each)
+        except UsageError as error:
+            message, _, hint = str(error).partition(": ")
+            report.add((*path, "without", index), message, hint)
 
 
 def _check_start(partitions: Partitions, path: Path, report: Report) -> None:
@@ -50,3 +79,103 @@ def _check_start(partitions: Partitions, path: Path, report: Report) -> None:
     except UsageError as error:
         message, _, hint = str(error).partition(": ")
         report.add(path, message, hint)
+
+
+def check_maps(draft: DagDraft, report: Report) -> None:
+    """Check that the partitions of each job can be made of those of its inputs, as they are declared."""
+    dag = draft.dag()
+    resolved = resolve_partitions(dag)
+    for job_draft in draft.jobs:
+        job, path = job_draft.job, job_draft.path
+        if report.full or job.name not in resolved:
+            return
+        own = resolved[job.name]
+        sources = source_partitions(dag, job, resolved)
+        job = structs.replace(job, partitions=own)
+        if _has_unfit_inputs(job, sources, path, report):
+            continue
+        maps = map_inputs(job, sources)
+        wide = [position for position, map_ in maps.items() if is_too_wide(map_)]
+        for position in wide:
+            _report_width(job, maps[position], (*path, "inputs", position), report)
+        is_composite = any(job.inputs[position].trigger for position in maps)
+        _check_completeness(job_draft, own, report, is_composite=is_composite)
+        if is_composite and not wide:
+            _check_composite(job, maps, path, report)
+
+
+def _has_unfit_inputs(job: Job, sources: Sequence[Partitions | None], path: Path, report: Report) -> bool:
+    """Report inputs that are read back, or of another kind, where partitions have no order in common."""
+    own, problems = job.partitions, 0
+    for position, (each, source) in enumerate(zip(job.inputs, sources, strict=True)):
+        at: Path = (*path, "inputs", position)
+        reads_back = [name for name, default in _READ_BACK if getattr(each, name) != default]
+        if reads_back and (own is None or own.kind is PartitionKind.TEXT):
+            message = f"{reads_back[0]!r} counts partitions, and those of {job.name!r} have no order"
+            report.add(
+                (*at, reads_back[0]), message, "declare 'partitions: {kind: ...}' where they come from", key=True
+            )
+            problems += 1
+        elif reads_back and job.execution_strategy is not Strategy.PER_PARTITION:
+            message = f"{reads_back[0]!r} counts partitions, and {job.name!r} works by cursor"
+            report.add((*at, reads_back[0]), message, "write 'execution_strategy: PerPartition'", key=True)
+            problems += 1
+        elif (
+            own is not None
+            and source is not None
+            and (each.trigger or reads_back)
+            and job.execution_strategy is Strategy.PER_PARTITION
+            and PartitionKind.TEXT not in (own.kind, source.kind)
+            and not can_map(own, source)
+        ):
+            name = input_name(each)
+            message = f"{with_article(own.kind)} of {job.name!r} cannot be made of {source.kind}s of {name!r}"
+            report.add(at, message, "read it with 'trigger: false', or have both in time or both in numbers")
+            problems += 1
+    return problems > 0
+
+
+def _report_width(job: Job, map_: PartMap, path: Path, report: Report) -> None:
+    message = (
+        f"one {map_.target.kind} of {job.name!r} would go with more than {PARTS_MAX:,} parts of the kind "
+        f"{map_.source.kind}"
+    )
+    report.add(path, message, "make partitions of a kind in between first, such as hours of minutes")
+
+
+def _check_completeness(
+    job_draft: JobDraft, own: Partitions | None, report: Report, *, is_composite: bool
+) -> None:
+    job, path = job_draft.job, job_draft.path
+    for name in ("complete", "deadline"):
+        if name in job_draft.raw and not is_composite:
+            message = (
+                f"{name!r} is for jobs whose partitions are made of others, and those of {job.name!r} are not"
+            )
+            hint = "remove it, or declare 'partitions' of another kind than its inputs have, a 'window' or an 'offset'"
+            report.add((*path, name), message, hint, key=True)
+            return
+    if job.deadline is not None and (own is None or not own.in_time):
+        report.add((*path, "deadline"), "partitions of numbers never end", "remove it", key=True)
+    if job.complete is Complete.ANNOUNCED and job.deadline is None:
+        message = f"{job.name!r} is made of what is announced, and nothing says until when"
+        report.add((*path, "complete"), message, "write 'deadline:' beside it, such as 6h")
+
+
+def _check_composite(job: Job, maps: Mapping[int, PartMap], path: Path, report: Report) -> None:
+    if job.update_strategy is UpdateStrategy.APPEND:
+        message = (
+            f"partitions of {job.name!r} are made of others, and made again as a whole when one of these changes"
+        )
+        report.add((*path, "update_strategy"), message, "write 'update_strategy: replace'")
+    waits_for_all = job.complete is Complete.ALL and job.deadline is None
+    for position, map_ in maps.items():
+        each = job.inputs[position]
+        looks_back = map_.window > 1 or map_.offset < 0
+        if each.trigger and looks_back and waits_for_all and map_.source.start is None:
+            at: Path = (*path, "inputs", position, "window" if map_.window > 1 else "offset")
+            message = (
+                f"{job.name!r} waits for partitions before the first of {input_name(each)!r}, which nobody names"
+            )
+            hint = "write 'start:' under the 'partitions' of what it reads, or 'complete: any', or a 'deadline:'"
+            report.add(at, message, hint, key=True)

@@ -26,6 +26,12 @@ SPAN = Text(
     'never, 0, or a time such as 30s, 5m or 2h (in quotes: "5m")', "never|0|[1-9][0-9]{0,6}[smh]", 16, True
 )
 AGE = Text("a time such as 90s, 15m, 6h or 2d", "[1-9][0-9]{0,6}[smhd]", 16)
+WEEKDAYS = Text(
+    "days of the week, as in MON-FRI or MON,WED",
+    "(MON|TUE|WED|THU|FRI|SAT|SUN)(-(MON|TUE|WED|THU|FRI|SAT|SUN))?"
+    "(,(MON|TUE|WED|THU|FRI|SAT|SUN)(-(MON|TUE|WED|THU|FRI|SAT|SUN))?)*",
+    60,
+)
 PARTITION = Text("a partition key: letters, digits and . _ = : + -", r"[A-Za-z0-9][A-Za-z0-9_.=:+-]{0,199}", 200)
 BUNDLE = Text("letters, digits and . _ : -", r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
 FILE_URL = Text(

@@ -59,6 +59,14 @@ class Join(StrEnum):
     ALL = "all"  # One task for a partition, when every triggering input has it.
 
 
+class Complete(StrEnum):
+    """When a partition that is made of others is made for the first time."""
+
+    ALL = "all"  # Once every partition that it reads is there.
+    ANNOUNCED = "announced"  # At its deadline, of those that are there.
+    ANY = "any"  # As soon as one is there.
+
+
 class BackpressureMode(StrEnum):
     """What a job does while something downstream of it is overfull."""
 
@@ -92,6 +100,8 @@ class Input(_Part, frozen=True, kw_only=True, rename={"from_": "from", "name": "
     where: dict[str, Any] = {}  # Field to scalar (equal) or list (one of); applied by the reader.
     trigger: bool = True  # False: a side input, whose events start no task.
     refresh: Refresh = Refresh.MANUAL  # For side inputs only.
+    window: int = 1  # How many partitions of the job it reads back, its own among them.
+    offset: int = 0  # By how many partitions of the job it is moved; -1: the one before.
 
 
 class Source(_Part, frozen=True, kw_only=True):
@@ -153,6 +163,8 @@ class Job(_Part, frozen=True, kw_only=True):
     drift: Drift = Drift.FAIL
     expectations: tuple[Expectation, ...] = ()
     partitions: Partitions | None = None  # Of its outputs. None: those of its inputs, see core.pipeline.plan.
+    complete: Complete = Complete.ALL  # For jobs whose partitions are made of others.
+    deadline: str | None = None  # How long after its end a partition is made of what is there; None: never.
 
     @property
     def is_source(self) -> bool:

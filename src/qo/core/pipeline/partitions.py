@@ -41,6 +41,8 @@ class Partitions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     timezone: str | None = None  # Unset: UTC.
     start: str | None = None  # The first partition that is expected.
     range: int | None = None  # integer: how many numbers are in a partition.
+    weekdays: str | None = None  # minute, hour, day: only these are expected, as in MON-FRI.
+    without: tuple[str, ...] = ()  # Keys that are not expected, such as holidays.
 
     @property
     def in_time(self) -> bool:
@@ -61,6 +63,7 @@ EXAMPLES = {
     PartitionKind.WEEK: "2026-W13",
     PartitionKind.MONTH: "2026-03",
 }
+WEEKDAYS = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")
 # How long a part of a kind usually is.
 SECONDS = {
     PartitionKind.MINUTE: 60,
@@ -115,6 +118,33 @@ def part_at(partitions: Partitions, at: int) -> Part:
 def following(partitions: Partitions, part: Part) -> Part:
     """Return the part that begins where this one ends."""
     return part_at(partitions, part.end)
+
+
+def preceding(partitions: Partitions, part: Part) -> Part | None:
+    """Return the part that ends where this one begins; None for the first of numbers."""
+    return None if part.start == 0 and not partitions.in_time else part_at(partitions, part.start - 1)
+
+
+def is_expected(partitions: Partitions, part: Part) -> bool:
+    """Whether the part is one that there should be: not before the start, and not in a declared gap."""
+    if partitions.start is not None and part.start < find_part(partitions, partitions.start).start:
+        return False
+    if partitions.weekdays is not None:
+        weekday = _local(partitions, part.start).weekday()
+        if weekday not in parse_weekdays(partitions.weekdays):
+            return False
+    return part.key not in partitions.without
+
+
+@lru_cache(maxsize=256)
+def parse_weekdays(text: str) -> frozenset[int]:
+    """Return the days that a text such as ``MON-FRI`` or ``MON,WED`` names, counted from Monday."""
+    days: set[int] = set()
+    for each in text.split(","):
+        first, _, last = each.partition("-")
+        begin, end = WEEKDAYS.index(first), WEEKDAYS.index(last or first)
+        days.update(range(begin, end + 1) if begin <= end else (*range(begin, 7), *range(end + 1)))
+    return frozenset(days)
 
 
 def check_key(partitions: Partitions | None, key: str | None) -> None:

@@ -16,12 +16,13 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 from msgspec.structs import replace
 
 from qo.core.pipeline.dag import Dag, Input, Job, Strategy, to_json
+from qo.core.pipeline.part_maps import NAMING_PARTITIONS, PartMap, map_inputs
 from qo.core.pipeline.partitions import Partitions
 
 _SPACE = uuid.UUID("0d7c8bb0-52f0-5a3c-8d0a-7d6b4c1fd7a5")  # The namespace of all ids derived here.
@@ -45,12 +46,13 @@ _OPERATIONAL = frozenset(
         "drift",
         "expectations",
         "partitions",
+        "complete",
+        "deadline",
     }
 )
 _OPERATIONAL_CONFIG = {"ingest": frozenset({"missing"})}  # By operator.
 _OPERATIONAL_SOURCE = frozenset({"schedule", "timezone", "webhook_path", "secret", "poll_seconds"})
 _OPERATIONAL_INPUT = frozenset({"refresh"})
-_NAMING_PARTITIONS = frozenset({"range_splitter", "range_aggregator"})  # Operators that make keys of their own.
 
 
 def derive_id(*parts: str | int) -> str:
@@ -111,6 +113,7 @@ class PlannedJob:
     config_hash: str
     inputs: tuple[PlannedInput, ...]
     outputs: tuple[PlannedOutput, ...]
+    maps: Mapping[int, PartMap] = field(default_factory=dict[int, PartMap])  # Of inputs, by position.
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,21 +139,28 @@ def plan(dag: Dag, datasets: Mapping[str, str] | None = None) -> Plan:
         for name, publish in dag.publish.items()
     }
     planned: dict[str, PlannedJob] = {}
-    version = content_hash(dag)
+    version, partitions = content_hash(dag), resolve_partitions(dag)
     for job in in_order(dag):
-        with_partitions = replace(job, partitions=partitions_of(dag, job, planned))
+        with_partitions = replace(job, partitions=partitions[job.name])
         planned[job.name] = _plan_job(dag, version, with_partitions, planned, datasets or {})
     return Plan(dag, version, tuple(planned.values()), published)
 
 
-def partitions_of(dag: Dag, job: Job, planned: Mapping[str, PlannedJob]) -> Partitions | None:
-    """Return what a job's partitions are: as declared, or those of its inputs where it makes one for each of theirs."""
-    per_partition = job.execution_strategy is Strategy.PER_PARTITION and job.operator not in _NAMING_PARTITIONS
-    if job.partitions is not None or not per_partition:
-        return job.partitions
-    producers = [upstream(dag, each) for each in job.inputs if each.trigger]
-    kinds = {planned[name].job.partitions if name is not None else None for name in producers}
-    return kinds.pop() if len(kinds) == 1 else None
+def resolve_partitions(dag: Dag) -> dict[str, Partitions | None]:
+    """Return what the partitions of each job are: as declared, or those of its inputs where it makes one for each of
+    theirs. Without jobs on a cycle."""
+    resolved: dict[str, Partitions | None] = {}
+    for job in in_order(dag):
+        per_partition = job.execution_strategy is Strategy.PER_PARTITION and job.operator not in NAMING_PARTITIONS
+        kinds = {resolved.get(upstream(dag, each) or "") for each in job.inputs if each.trigger}
+        is_declared = job.partitions is not None or not per_partition
+        resolved[job.name] = job.partitions if is_declared or len(kinds) != 1 else kinds.pop()
+    return resolved
+
+
+def source_partitions(dag: Dag, job: Job, resolved: Mapping[str, Partitions | None]) -> list[Partitions | None]:
+    """Return the partitions of each input of a job; None: not declared, or not in this DAG."""
+    return [resolved.get(upstream(dag, each) or "") for each in job.inputs]
 
 
 def in_order(dag: Dag) -> list[Job]:
@@ -194,15 +204,24 @@ def _plan_job(
     inputs = tuple(_plan_input(dag, position, each, planned, datasets) for position, each in enumerate(job.inputs))
     logical, config = logical_job_id(dag.name, job.name), config_hash(job)
     read = [each.generation_id or each.dataset_id for each in inputs]
+    # Which partitions are made of which others decides what is in them.
+    maps = _maps(dag, job, planned)
+    made_of = [f"{position}: {each.text}" for position, each in sorted(maps.items())]
     # A job that begins with empty outputs in each version is another edition in each.
     fresh = [version] if job.bootstrap is not None and job.bootstrap.reset_outputs else []
-    edition = derive_id("edition", logical, config, *read, *fresh)
+    edition = derive_id("edition", logical, config, *read, *made_of, *fresh)
     ids = [dataset_id(dag.name, job.name, index) for index in range(job.outputs)]
     outputs = tuple(
         PlannedOutput(index, dataset, derive_id("generation", dataset, edition))
         for index, dataset in enumerate(ids)
     )
-    return PlannedJob(job, logical, edition, config, inputs, outputs)
+    return PlannedJob(job, logical, edition, config, inputs, outputs, maps)
+
+
+def _maps(dag: Dag, job: Job, planned: Mapping[str, PlannedJob]) -> Mapping[int, PartMap]:
+    return map_inputs(
+        job, source_partitions(dag, job, {name: each.job.partitions for name, each in planned.items()})
+    )
 
 
 def _plan_input(

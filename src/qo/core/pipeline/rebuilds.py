@@ -10,6 +10,9 @@ of one DAG wait for each other. A DAG has no cycles, hence no two jobs wait for 
 A job with several inputs that trigger it (``join: any``) reads the others as side inputs too, whole where they do not
 have its partition. Each event starts a task of its own, so usually the last task has read everything; where the inputs
 have different partitions it has not. Its tasks wait for no job, but their outputs are compared with these inputs, too.
+
+A job whose partitions are made of others may make them before all of these are there. In a version that is being built
+that would be always: so there its tasks wait for the makers of what it reads.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from qo.core.pipeline.dag import Join
+from qo.core.pipeline.part_maps import may_be_incomplete
 from qo.core.pipeline.plan import PlannedInput
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 
@@ -43,12 +47,13 @@ def find_rebuilds(topology: Topology) -> dict[str, Rebuild]:
             continue
         side_inputs = _side_inputs(job)
         compared = side_inputs + _competing_triggers(job)
-        if compared:
+        awaited = side_inputs + _unfinished_parts(job)
+        if compared or awaited:
             rebuilds[job.edition_id] = Rebuild(
                 job,
-                _sort_by_depth(topology, _upstream(side_inputs, makers)),
+                _sort_by_depth(topology, _upstream(awaited, makers)),
                 compared,
-                _sort_by_depth(topology, _upstream(compared, makers)),
+                _sort_by_depth(topology, _upstream(compared + awaited, makers)),
             )
     return rebuilds
 
@@ -60,9 +65,16 @@ def _side_inputs(job: LiveJob) -> tuple[PlannedInput, ...]:
 def _competing_triggers(job: LiveJob) -> tuple[PlannedInput, ...]:
     """Return the inputs that trigger the job, where there are several and each does so by itself."""
     starting = [each for each in job.inputs if each.trigger]
-    if len(starting) < 2 or job.job.join is Join.ALL:
+    if len(starting) < 2 or job.job.join is Join.ALL or job.is_composite:
         return ()
     return tuple(each for each in starting if each.generation_id is not None)
+
+
+def _unfinished_parts(job: LiveJob) -> tuple[PlannedInput, ...]:
+    """Return the inputs whose partitions its own are made of, where it does not wait for all of them by itself."""
+    if not may_be_incomplete(job.job):
+        return ()
+    return tuple(each for each in job.composed if each.generation_id is not None)
 
 
 def _upstream(inputs: Iterable[PlannedInput], makers: Mapping[str, LiveJob]) -> list[LiveJob]:

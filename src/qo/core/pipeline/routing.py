@@ -2,6 +2,7 @@
 
     create      the job gets a task, unless one with the same key exists
     wait        a job that joins its inputs lacks the partition on another input
+    compose     the job makes its partitions of others: these are the ones to look at (``core.pipeline.composition``)
     filter      the job does not run on this kind of event
 
 An event that starts no job is superseded (its generation is no longer made) or unread; both have a reason. Pauses and
@@ -15,7 +16,9 @@ from dataclasses import dataclass
 
 from qo.core.pipeline.dag import Join, Strategy
 from qo.core.pipeline.event import Event
+from qo.core.pipeline.part_maps import concerned
 from qo.core.pipeline.topology import LiveJob, Reader, Topology
+from qo.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,12 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Compose:
+    job: LiveJob
+    keys: tuple[str, ...]  # Of the job's partitions that read the one of the event.
+
+
+@dataclass(frozen=True, slots=True)
 class Superseded:
     """The event is of a generation that no live version makes."""
 
@@ -58,7 +67,7 @@ class Unread:
     reason: str
 
 
-Decision = Create | Filter | Wait
+Decision = Create | Filter | Wait | Compose
 
 
 def route(
@@ -91,7 +100,9 @@ def required_pieces(event: Event, topology: Topology) -> list[Piece]:
 
 def joins(job: LiveJob) -> bool:
     """Return whether the job runs on a partition only when all of its triggering inputs have it."""
-    return job.job.join is Join.ALL and job.job.execution_strategy is Strategy.PER_PARTITION
+    return (
+        job.job.join is Join.ALL and not job.is_composite and job.job.execution_strategy is Strategy.PER_PARTITION
+    )
 
 
 def generation_read(reader: Reader, topology: Topology) -> str | None:
@@ -115,6 +126,8 @@ def _decide(job: LiveJob, event: Event, topology: Topology, announced: Container
         return Filter(
             job, f"not routable: {job.name} runs {strategy} on {expected} events, and this is a {actual} event"
         )
+    if job.is_composite:
+        return _compose(job, event, topology)
     if not joins(job):
         return Create(job)
     others = _other_pieces(job, event, topology)
@@ -122,6 +135,18 @@ def _decide(job: LiveJob, event: Event, topology: Topology, announced: Container
     if missing:
         return Wait(job, f"waits for partition {event.partition_key} on input {', '.join(missing)}")
     return Create(job)
+
+
+def _compose(job: LiveJob, event: Event, topology: Topology) -> Decision:
+    keys: dict[str, None] = {}
+    for each in job.composed:
+        is_read = generation_read(Reader(job, each), topology) == event.generation_id
+        if is_read and each.dataset_id == event.dataset_id:
+            try:
+                keys |= dict.fromkeys(concerned(job.maps[each.position], event.partition_key or ""))
+            except UsageError as error:  # It was announced before its keys were declared.
+                return Filter(job, f"not routable: {error}")
+    return Compose(job, tuple(keys)) if keys else Filter(job, "it concerns no partition that is expected")
 
 
 def _other_pieces(job: LiveJob, event: Event, topology: Topology) -> dict[str, Piece | None]:

@@ -7,10 +7,11 @@ reconciliation and backpressure use it, so that none of them has to query for st
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from qo.core.pipeline.dag import Job, Refresh
+from qo.core.pipeline.part_maps import PartMap, map_inputs
 from qo.core.pipeline.plan import PlannedInput, PlannedOutput
 
 
@@ -45,10 +46,21 @@ class LiveJob:
     timeout_s: float | None = None  # Of one attempt; None: unlimited while it sends heartbeats.
     bundle: str | None = None  # Hash of the bundle with its code; None: workers run their own.
     missing: str | None = None  # Why nobody can run it: the registry has no such runtime or queue any more.
+    maps: Mapping[int, PartMap] = field(default_factory=dict[int, PartMap])  # Of inputs, by position.
 
     @property
     def name(self) -> str:
         return f"{self.dag}.{self.job.name}"
+
+    @property
+    def is_composite(self) -> bool:
+        """Whether its partitions are made of other partitions of what triggers it."""
+        return any(each.trigger and each.position in self.maps for each in self.inputs)
+
+    @property
+    def composed(self) -> tuple[PlannedInput, ...]:
+        """The inputs whose partitions those of a composite wait for."""
+        return tuple(each for each in self.inputs if each.trigger and each.position in self.maps)
 
     @property
     def refreshing(self) -> tuple[PlannedInput, ...]:
@@ -119,6 +131,7 @@ def build_topology(
         present = by_edition.get(job.edition_id)
         if present is None or job.status is VersionStatus.ACTIVE:
             by_edition[job.edition_id] = job
+    by_edition = _with_maps(by_edition, current)
     readers: dict[str, list[Reader]] = {}
     for job in by_edition.values():
         for each in job.inputs:
@@ -131,6 +144,23 @@ def build_topology(
     )
     depths = _depths(by_edition.values())
     return Topology(epoch, by_edition, current, paused, frozen, generations, depths, refreshing, compared)
+
+
+def _with_maps(jobs: Mapping[str, LiveJob], current: Mapping[str, str]) -> dict[str, LiveJob]:
+    """Return the jobs with the maps of their inputs. What an input has is known by the job that makes it."""
+    makers = {output.generation_id: job.job.partitions for job in jobs.values() for output in job.outputs}
+    mapped = dict(jobs)
+    for edition, job in jobs.items():
+        if job.job.partitions is None:
+            continue
+        by_position = {
+            each.position: makers.get(each.generation_id or current.get(each.dataset_id, ""))
+            for each in job.inputs
+        }
+        maps = map_inputs(job.job, [by_position.get(position) for position in range(len(job.job.inputs))])
+        if maps:
+            mapped[edition] = replace(job, maps=maps)
+    return mapped
 
 
 def _depths(jobs: Iterable[LiveJob]) -> dict[str, int]:

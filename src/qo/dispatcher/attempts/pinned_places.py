@@ -7,6 +7,7 @@ elsewhere, and those that were passed on or kept lie where they were made.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
@@ -69,8 +70,12 @@ def _pinned_locations(tx: Tx, task_id: str, data_root: str) -> tuple[list[str], 
     in it."""
     locations: set[str] = set()
     is_complete = True
-    for pin in tx.all(sa.select(_inputs).where(_inputs.c.task_id == task_id)):
-        some, more = pieces.page(tx, pin, None, PIECES_MAX)
+    pins = tx.all(sa.select(_inputs).where(_inputs.c.task_id == task_id).order_by(_inputs.c.position))
+    for _, of_position in groupby(pins, key=lambda pin: int(pin["position"])):
+        several = list(of_position)
+        pin = max(several, key=lambda each: each["revision"] or 0)
+        one_page = pieces.page(tx, pin, None, PIECES_MAX) if len(several) == 1 else None
+        some, more = one_page or pieces.parts_page(tx, several, None, PIECES_MAX)
         if more is None:
             locations |= {each.location for each in some if each.location}
             continue

@@ -5,6 +5,7 @@ A pin is also the record of lineage (``task_inputs``): a generation as of a revi
 repeated request gets the same answer.
 
     partition   what is committed under the key of the task
+    parts       what is committed under the keys that a map of the input says (``core.pipeline.part_maps``)
     cursor      the segments after one cursor, up to another
     whole       everything that is committed
 """
@@ -13,21 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
 
 from qo.api.contract.task import InputMode, Piece, WorkInput
+from qo.core.pipeline.part_maps import reads
 from qo.core.pipeline.plan import PlannedInput
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.commits import dataset_columns, pieces, removing
 from qo.dispatcher.commits.pieces import PIECES_MAX
 from qo.dispatcher.effects import external_effects
 from qo.dispatcher.state import commit_locks, schema
-from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.tasks.rows import Row
-from qo.errors import NotFound
+from qo.errors import NotFound, UsageError
 
 _commits, _inputs, _partitions = schema.commits, schema.task_inputs, schema.partitions
 _datasets = schema.datasets
@@ -75,6 +78,15 @@ class _Reading:
     reader: Reader
     input: PlannedInput
     generation_id: str
+    parts: tuple[str, ...] | None = None  # The keys that a map says; None: the input has no map.
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """The partitions that it may read."""
+        if self.parts is not None:
+            return self.parts
+        key = self.reader.row["partition_key"]
+        return () if key is None else (key,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +100,7 @@ class _Lookups:
 def record(tx: Tx, readers: Sequence[Reader], topology: Topology) -> None:
     """Pin what these attempts read; the pins of earlier attempts at their tasks are replaced."""
     readings = [
-        _Reading(reader, each, generation)
+        _Reading(reader, each, generation, _parts(reader, each))
         for reader in readers
         for each in reader.job.inputs
         if (generation := _generation(reader.row, each, topology)) is not None
@@ -100,7 +112,7 @@ def record(tx: Tx, readers: Sequence[Reader], topology: Topology) -> None:
     if again:
         tx.execute(sa.delete(_inputs).where(_inputs.c.task_id.in_(again)))
     revisions = _partition_revisions(tx, by_partition, lock=True)
-    tx.insert(_inputs, [_pin(tx, each, revisions, latest) for each in readings])
+    tx.insert(_inputs, [pin for each in readings for pin in _pins_of(tx, each, revisions, latest)])
 
 
 def read(tx: Tx, readers: Sequence[Reader], limit: int = PIECES_MAX) -> list[list[WorkInput]]:
@@ -110,12 +122,20 @@ def read(tx: Tx, readers: Sequence[Reader], limit: int = PIECES_MAX) -> list[lis
         pinned.setdefault(pin["task_id"], []).append(pin)
     every = [pin for pins in pinned.values() for pin in pins]
     columns = dataset_columns.load_history(tx, {pin["generation_id"] for pin in every})
-    lookups = _Lookups(_known_partitions(tx, every, limit), columns)
+    mapped = {(each.row["id"], position) for each in readers for position in each.job.maps}
+    alone = [pin for pin in every if (pin["task_id"], pin["position"]) not in mapped]
+    lookups = _Lookups(_known_partitions(tx, alone, limit), columns)
     answers: list[list[WorkInput]] = []
     for each in readers:
         planned = {of.position: of for of in each.job.inputs}
-        pins = [pin for pin in pinned.get(each.row["id"], ()) if pin["position"] in planned]
-        answers.append([_work_input(tx, pin, planned[pin["position"]], lookups, limit) for pin in pins])
+        inputs: list[WorkInput] = []
+        own = (pin for pin in pinned.get(each.row["id"], ()) if pin["position"] in planned)
+        for position, pins in groupby(own, key=lambda pin: int(pin["position"])):
+            if _parts(each, planned[position]) is not None:
+                inputs.append(_parts_input(tx, list(pins), planned[position], columns, limit))
+            else:
+                inputs += [_work_input(tx, pin, planned[position], lookups, limit) for pin in pins]
+        answers.append(inputs)
     return answers
 
 
@@ -126,10 +146,21 @@ def page(
 
     Raises NotFound for an input that the task does not have, UsageError for a place that was never given out.
     """
-    pin = tx.one(sa.select(_inputs).where(_inputs.c.task_id == task_id, _inputs.c.position == position))
-    if pin is None:
+    pins = tx.all(sa.select(_inputs).where(_inputs.c.task_id == task_id, _inputs.c.position == position))
+    if not pins:
         raise NotFound(f"task {task_id} reads no input {position}: claim it first, or ask for another position")
-    return pieces.page(tx, pin, after, limit)
+    return pieces.page(tx, pins[0], after, limit) if len(pins) == 1 else pieces.parts_page(tx, pins, after, limit)
+
+
+def _parts(reader: Reader, each: PlannedInput) -> tuple[str, ...] | None:
+    """Return the keys of the partitions that the task reads by a map; None without a map."""
+    key, map_ = reader.row["partition_key"], reader.job.maps.get(each.position)
+    if map_ is None or key is None:
+        return None
+    try:
+        return tuple(part.key for part in reads(map_, key).parts)
+    except UsageError:
+        return None  # The task is older than the declaration of what its key says.
 
 
 def _generation(row: Row, each: PlannedInput, topology: Topology) -> str | None:
@@ -145,16 +176,35 @@ def _triggers(row: Row, each: PlannedInput) -> bool:
 
 def _split_whole(tx: Tx, readings: Sequence[_Reading]) -> tuple[list[_Reading], list[_Reading]]:
     """Split readings into those of a generation as a whole, or of a range of it, and those of one partition."""
-    aside = [each for each in readings if not _triggers(each.reader.row, each.input)]
+    aside = [each for each in readings if each.parts is None and not _triggers(each.reader.row, each.input)]
     there = _partition_revisions(tx, aside, lock=False)
     whole: list[_Reading] = []
     by_partition: list[_Reading] = []
     for each in readings:
         key, triggers = each.reader.row["partition_key"], _triggers(each.reader.row, each.input)
         # What is read aside is read whole if it has no partition of the task's name.
-        is_whole = key is None or not (triggers or (each.generation_id, key) in there)
+        is_whole = each.parts is None and (key is None or not (triggers or (each.generation_id, key) in there))
         (whole if is_whole else by_partition).append(each)
     return whole, by_partition
+
+
+def _pins_of(
+    tx: Tx, reading: _Reading, revisions: Mapping[tuple[str, str], int], latest: int | None
+) -> list[dict[str, Any]]:
+    """Return the pin of a reading, or those of all partitions that a map says and that are there."""
+    if reading.parts is None:
+        return [_pin(tx, reading, revisions, latest)]
+    common: dict[str, Any] = {
+        "task_id": reading.reader.row["id"],
+        "position": reading.input.position,
+        "dataset_id": reading.input.dataset_id,
+        "generation_id": reading.generation_id,
+        "cursor_after": None,
+        "cursor_upto": None,
+    }
+    there = [(key, revisions[at]) for key in reading.parts if (at := (reading.generation_id, key)) in revisions]
+    # Without any, one that reads nothing: the operator has the input all the same.
+    return [common | {"partition_key": key, "revision": revision} for key, revision in there or [("", None)]]
 
 
 def _pin(
@@ -189,8 +239,8 @@ def _partition_revisions(tx: Tx, readings: Iterable[_Reading], *, lock: bool) ->
     """
     keys_by_generation: dict[tuple[str, str], set[str]] = {}
     for each in readings:
-        if (key := each.reader.row["partition_key"]) is not None:
-            keys_by_generation.setdefault((each.input.dataset_id, each.generation_id), set()).add(key)
+        if each.keys:
+            keys_by_generation.setdefault((each.input.dataset_id, each.generation_id), set()).update(each.keys)
     revisions: dict[tuple[str, str], int] = {}
     for (dataset_id, generation_id), keys in sorted(keys_by_generation.items(), key=lambda each: each[0][1]):
         there = _current_revisions(tx, dataset_id, generation_id, keys, lock=lock)
@@ -208,8 +258,11 @@ def _current_revisions(
     tx: Tx, dataset_id: str, generation_id: str, keys: Iterable[str], *, lock: bool
 ) -> dict[str, int]:
     query = _REVISIONS_LOCKED if lock and tx.on_postgres else _REVISIONS
-    of_it = {"dataset": dataset_id, "generation": generation_id, "keys": sorted(keys)}
-    return {key: revision for key, revision in tx.rows(query, of_it)}
+    revisions: dict[str, int] = {}
+    for some in batches(sorted(keys)):
+        of_it = {"dataset": dataset_id, "generation": generation_id, "keys": some}
+        revisions |= {key: revision for key, revision in tx.rows(query, of_it)}
+    return revisions
 
 
 def _cursor_range(tx: Tx, row: Row, job: LiveJob, generation_id: str) -> tuple[int | None, int]:
@@ -297,6 +350,33 @@ def _work_input(
         cursor_upto=pin["cursor_upto"],
         revision=pin["revision"],
         columns=None if pin["revision"] is None else lookups.columns.bodies(pin["generation_id"], pin["revision"]),
+        pieces=first_pieces,
+        more=more is not None,
+        after=more,
+    )
+
+
+def _parts_input(
+    tx: Tx,
+    pins: Sequence[Row],
+    planned: PlannedInput,
+    columns: dataset_columns.ColumnHistory,
+    limit: int,
+) -> WorkInput:
+    """Return an input of which several partitions are read, as one."""
+    first, revisions = pins[0], [pin["revision"] for pin in pins if pin["revision"] is not None]
+    revision = max(revisions, default=None)
+    first_pieces, more = pieces.parts_page(tx, pins, None, limit)
+    return WorkInput(
+        position=first["position"],
+        name=planned.name,
+        dataset=_label(first),
+        dataset_id=first["dataset_id"],
+        generation_id=first["generation_id"],
+        mode=InputMode.PARTITION,
+        where=dict(planned.where),
+        revision=revision,
+        columns=None if revision is None else columns.bodies(first["generation_id"], revision),
         pieces=first_pieces,
         more=more is not None,
         after=more,

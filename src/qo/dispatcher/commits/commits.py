@@ -22,7 +22,7 @@ from sqlalchemy.dialects import postgresql
 
 from qo.core.pipeline.columns import Drift
 from qo.core.pipeline.topology import VersionStatus
-from qo.dispatcher.commits import generation_sums, removing, replacing, shared_files
+from qo.dispatcher.commits import generation_sums, later_parts, removing, replacing, shared_files
 from qo.dispatcher.commits.dataset_columns import Shapes
 from qo.dispatcher.commits.generation_sums import Sums
 from qo.dispatcher.commits.outputs import Write
@@ -270,8 +270,16 @@ def _outdated(tx: Tx, entries: Sequence[Entry], standing: Mapping[_Place, Sequen
     }
     if not any(others.values()):
         return set()
-    later_read: dict[tuple[str, str], bool] = {}
-    for some in batches({(each.row["id"], other) for each in entries for other in others[each.place]}):
+    live = topology.load(tx)
+    composed = {
+        (each.row["id"], other)
+        for each in entries
+        if (job := live.jobs.get(each.row["edition_id"])) is not None and job.maps
+        for other in others[each.place]
+    }
+    later_read = dict.fromkeys(later_parts.find_later(tx, live, composed), True) if composed else {}
+    alone = {(each.row["id"], other) for each in entries for other in others[each.place]} - composed
+    for some in batches(alone):
         values = {"ours": sorted({one for one, _ in some}), "theirs": sorted({other for _, other in some})}
         for one, other, ours in tx.rows(_LATER_READS, values):
             later_read[one, other] = later_read.get((one, other), True) and not ours

@@ -16,6 +16,7 @@ from qo.api.contract.task import Piece
 from qo.core.pipeline.event import NUMBER_MAX
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.prepared import Prepared, Values
 from qo.errors import UsageError
 
 PIECES_MAX = 1000  # So many come with the claim; further ones are requested.
@@ -26,6 +27,20 @@ _COMMITTED_AS_OF = schema.select_commits().where(
     _commits.c.generation_id == sa.bindparam("generation"),
     _commits.c.revision <= sa.bindparam("latest"),
     sa.or_(_commits.c.replaced_by.is_(None), _commits.c.replaced_by > sa.bindparam("latest")),
+)
+
+_KEY, _AT = sa.bindparam("key", type_=sa.String), sa.bindparam("at", type_=sa.BigInteger)
+_PARTS = Prepared(
+    schema.select_commits()
+    .where(
+        _commits.c.generation_id == sa.bindparam("generation"),
+        _commits.c.partition_key.in_(sa.bindparam("keys", expanding=True, type_=sa.String)),
+        _commits.c.revision <= sa.bindparam("latest"),
+        sa.or_(_commits.c.replaced_by.is_(None), _commits.c.replaced_by > sa.bindparam("earliest")),
+        sa.tuple_(_commits.c.partition_key, _commits.c.revision) > sa.tuple_(_KEY, _AT),
+    )
+    .order_by(_commits.c.partition_key, _commits.c.revision)
+    .limit(sa.bindparam("most"))
 )
 
 Pin = sa.RowMapping | Mapping[str, Any]  # A row of ``task_inputs``, or something like it.
@@ -44,6 +59,34 @@ def page(tx: Tx, pin: Pin, after: str | None, limit: int) -> tuple[list[Piece], 
         rows += _segment_rows(tx, pin, cursor, revision, limit + 1 - len(rows))
     last = rows[limit - 1] if len(rows) > limit else None
     return [piece(each) for each in rows[:limit]], None if last is None else _place_of(last)
+
+
+def parts_page(tx: Tx, pins: Sequence[Pin], after: str | None, limit: int) -> tuple[list[Piece], str | None]:
+    """As ``page``, for the pins of several partitions of one generation."""
+    by_key = {pin["partition_key"]: pin for pin in pins if pin["revision"] is not None and pin["partition_key"]}
+    if not by_key:
+        return [], None
+    _, key, revision = _place(after)
+    revisions = [pin["revision"] for pin in by_key.values()]
+    values = {
+        "generation": pins[0]["generation_id"],
+        "latest": max(revisions),
+        "earliest": min(revisions),
+        "key": key,
+        "at": revision,
+        "most": limit + 1,
+    }
+    found: list[Values] = []
+    # In the order of the database, which need not be that of Python: batches would mix it up.
+    last_place = (key, revision)
+    while len(found) <= limit:
+        rows = tx.mappings(_PARTS, {**values, "keys": sorted(by_key), "key": last_place[0], "at": last_place[1]})
+        found += [row for row in rows if stood_at(row, by_key[row["partition_key"]])]
+        if len(rows) <= limit:
+            break
+        last_place = rows[-1]["partition_key"], rows[-1]["revision"]
+    shown = found[:limit]
+    return [piece(each) for each in shown], _place_of(shown[-1]) if len(found) > limit else None
 
 
 def standing(
@@ -124,7 +167,7 @@ def piece(row: Pin) -> Piece:
     )
 
 
-def _place_of(row: sa.RowMapping) -> str:
+def _place_of(row: Pin) -> str:
     """Return the place of a row in the list: p for partitions, which come first, c for segments."""
     if row["partition_key"] is not None:
         return f"p/{row['revision']}/{row['partition_key']}"

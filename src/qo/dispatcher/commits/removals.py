@@ -106,11 +106,14 @@ def is_orphaned(tx: Tx, live: Topology, job: LiveJob, row: sa.RowMapping) -> boo
     return not any(_is_present(tx, *other, key) for other in others)
 
 
-def withdraw(tx: Tx, job: LiveJob, row: sa.RowMapping) -> None:
-    """Undo what a reader made, or was about to make, from a removed partition. ``row``: the invalidation."""
+def withdraw(tx: Tx, job: LiveJob, row: sa.RowMapping, key: str | None = None) -> None:
+    """Undo what a reader made, or was about to make, from a removed partition. ``row``: the invalidation.
+
+    ``key``: of what was made, if it is another than that of what was removed.
+    """
     appends = job.job.update_strategy is UpdateStrategy.APPEND
     about = sa.select(_tasks).where(
-        _tasks.c.edition_id == job.edition_id, _tasks.c.partition_key == row["partition_key"]
+        _tasks.c.edition_id == job.edition_id, _tasks.c.partition_key == (key or row["partition_key"])
     )
     if appends:
         about = about.where(_tasks.c.dataset_id == row["dataset_id"])
@@ -123,10 +126,10 @@ def withdraw(tx: Tx, job: LiveJob, row: sa.RowMapping) -> None:
         return
     new = NewTask(
         job=job,
-        dedupe_key=dedupe_keys.for_removal(row["id"]),
+        dedupe_key=dedupe_keys.for_removal(row["id"]) + (f":{key}" if key is not None else ""),
         dataset_id=row["dataset_id"],
         generation_id=row["generation_id"],
-        partition_key=row["partition_key"],
+        partition_key=key or row["partition_key"],
         start=row["start"],
         end=row["end"],
         invalidation_id=row["id"],

@@ -46,6 +46,16 @@ deliveries = sa.Table(
     ),
 )
 
+incomplete_partitions = sa.Table(
+    "incomplete_partitions",  # Of jobs that make them of others: begun, and waiting for the rest of what they read.
+    metadata,
+    sa.Column("edition_id", Id, primary_key=True),
+    sa.Column("partition_key", Name, primary_key=True),
+    column("since", Instant),
+    column("due_at", Instant, null=True),  # When it is made of what is there; null: it waits for all.
+    sa.Index("ix_incomplete_due", "edition_id", "due_at"),
+)
+
 tallies = sa.Table(
     "tallies",  # Counts of events (edition_id '') and deliveries, kept in the transactions that change them.
     metadata,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from qo.core.pipeline.composition import PartNow, Place
 from qo.core.pipeline.dag import Join
 from qo.core.pipeline.plan import derive_id
 from qo.core.pipeline.topology import LiveJob
@@ -82,6 +83,12 @@ def for_invalidation(invalidation_id: str) -> str:
 def for_refresh(replaced: int, generation_id: str, revision: int) -> str:
     """Return the key for making the commit ``replaced`` again from that revision of an input's generation."""
     return f"{KeyKind.REFRESH.prefix}{replaced}:{generation_id}:{revision}"
+
+
+def for_parts(partition_key: str, parts: Mapping[Place, PartNow]) -> str:
+    """Return the key for making a partition again of these others, as they are now."""
+    state = (f"{place}:{part.revision}" for place, part in sorted(parts.items()))
+    return f"{KeyKind.REFRESH.prefix}{derive_id('parts', *state)}:{partition_key}"
 
 
 def for_side_input(task_id: str, generation_id: str, revision: int) -> str:

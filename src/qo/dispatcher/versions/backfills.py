@@ -151,8 +151,8 @@ def tasks_for(
         NewTask(
             job=job,
             dedupe_key=dedupe_keys.for_backfill(id_, each["partition_key"]),
-            dataset_id=datasets[each["generation_id"]],
-            generation_id=each["generation_id"],
+            dataset_id=(subject := _subject(live, job, each["generation_id"], datasets))[0],
+            generation_id=subject[1],
             partition_key=each["partition_key"],
             start=each["start"],
             end=each["end"],
@@ -196,8 +196,23 @@ def _job(tx: Tx, live: Topology, dag: str, name: str) -> LiveJob:
     return job
 
 
+def _subject(
+    live: Topology, job: LiveJob, generation_id: str, datasets: Mapping[str, str]
+) -> tuple[str, str | None]:
+    """Return the dataset and generation that a task for a partition of this generation names."""
+    if not job.is_composite:
+        return datasets[generation_id], generation_id
+    first = job.composed[0]
+    return first.dataset_id, first.generation_id or live.current.get(first.dataset_id)
+
+
 def _inputs(live: Topology, job: LiveJob) -> list[tuple[str, str]]:
-    """Return dataset and generation of each triggering input that has a generation."""
+    """Return dataset and generation of each triggering input that has a generation.
+
+    Partitions that are made of others have no input of their keys: those that were made are made again.
+    """
+    if job.is_composite:
+        return [(each.dataset_id, each.generation_id) for each in job.outputs[:1]]
     inputs = [
         (each.dataset_id, each.generation_id or live.current.get(each.dataset_id))
         for each in job.inputs
@@ -217,19 +232,23 @@ def _candidate_query(tx: Tx, live: Topology, job: LiveJob, row: Row) -> sa.Selec
     query = sa.select(
         _partitions.c.partition_key, _partitions.c.start, _partitions.c.end, _partitions.c.generation_id
     ).where(_within(tx, inputs, row))
-    if not inputs or (job.job.join is Join.ALL and len(inputs) < sum(each.trigger for each in job.inputs)):
+    if not inputs or (_joins(job) and len(inputs) < sum(each.trigger for each in job.inputs)):
         return query.where(sa.false())
     dataset, generation = inputs[0]
     of_first = sa.and_(_partitions.c.dataset_id == dataset, _partitions.c.generation_id == generation)
     if len(inputs) == 1:
         return query.where(of_first)
-    if job.job.join is Join.ALL:
+    if _joins(job):
         count = sa.select(sa.func.count()).select_from(first).where(same).correlate(_partitions).scalar_subquery()
         return query.where(of_first, count == len(set(inputs)))
     # A partition that several inputs have needs one task only.
     least = sa.select(sa.func.min(first.c.generation_id)).where(same).correlate(_partitions).scalar_subquery()
     either = sa.or_(*(sa.and_(_partitions.c.dataset_id == d, _partitions.c.generation_id == g) for d, g in inputs))
     return query.where(either, _partitions.c.generation_id == least)
+
+
+def _joins(job: LiveJob) -> bool:
+    return job.job.join is Join.ALL and not job.is_composite
 
 
 def _within(tx: Tx, inputs: Iterable[tuple[str, str]], row: Row) -> sa.ColumnElement[bool]:

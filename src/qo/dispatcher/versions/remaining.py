@@ -7,11 +7,13 @@ are looked at one by one while they are few, and only counted otherwise: the cos
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from qo.core.pipeline.dag import Join, Strategy
+from qo.core.pipeline.part_maps import PartMap, concerned
 from qo.core.pipeline.plan import PlannedInput, PlannedJob
 from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.state import schema
@@ -20,6 +22,7 @@ from qo.dispatcher.tasks import backlog, bulk_changes, dedupe_keys
 from qo.dispatcher.tasks.dedupe_keys import joined_prefix, partition_prefix
 from qo.dispatcher.versions import marks
 from qo.dispatcher.versions.marks import Mark
+from qo.errors import UsageError
 
 LOOKED_AT_MAX = 1_000
 
@@ -88,6 +91,8 @@ def _remaining(tx: Tx, job: PlannedJob | LiveJob, reads: Mapping[str, _Read], co
     available = [(each, read) for each, read in triggering if read is not None]
     if job.job.execution_strategy is Strategy.PER_UPDATE:
         return sum(_cursor_remains(tx, job.edition_id, read) for _, read in available)
+    if (maps := _composite_maps(job)) is not None:
+        return _count_composed(tx, job, maps, available, compared)
     if job.job.join is Join.ALL:
         if len(available) < len(triggering):
             return 0
@@ -103,6 +108,42 @@ def _remaining(tx: Tx, job: PlannedJob | LiveJob, reads: Mapping[str, _Read], co
         )
         for each, read in available
     )
+
+
+def _composite_maps(job: PlannedJob | LiveJob) -> Mapping[int, PartMap] | None:
+    """Return the maps of the inputs whose partitions those of the job are made of; None: they are not."""
+    maps = {
+        each.position: job.maps[each.position] for each in job.inputs if each.trigger and each.position in job.maps
+    }
+    return maps or None
+
+
+def _count_composed(
+    tx: Tx,
+    job: PlannedJob | LiveJob,
+    maps: Mapping[int, PartMap],
+    available: Sequence[tuple[PlannedInput, _Read]],
+    compared: _Marks,
+) -> int:
+    """Count the partitions without a task that something beyond the marks concerns: at most so many are to be made."""
+    keys: set[str] = set()
+    for each, read in available:
+        mark = _mark(compared, job, each, read)
+        if each.position not in maps or (mark is not None and (read.revision or 0) <= mark.settled):
+            continue
+        beyond = sa.and_(
+            _partitions.c.generation_id == read.generation_id,
+            _partitions.c.revision > (0 if mark is None else mark.settled),
+        )
+        query = sa.select(_partitions.c.partition_key).where(beyond).order_by(_partitions.c.revision)
+        for key in tx.execute(query.limit(LOOKED_AT_MAX)).scalars():
+            with suppress(UsageError):  # It was committed before its keys were declared.
+                keys |= set(concerned(maps[each.position], key))
+    present: set[str] = set()
+    for some in batches(sorted(keys)):
+        own = sa.and_(_tasks.c.edition_id == job.edition_id, _tasks.c.partition_key.in_(some))
+        present.update(tx.execute(sa.select(_tasks.c.partition_key).where(own).distinct()).scalars())
+    return len(keys - present)
 
 
 def _mark(compared: _Marks, job: PlannedJob | LiveJob, each: PlannedInput, read: _Read) -> Mark | None:

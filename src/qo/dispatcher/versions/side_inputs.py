@@ -78,7 +78,7 @@ def holds(tx: Tx, live: Topology, editions: Collection[str]) -> dict[str, str]:
     """
     waiting = rebuilds(tx, live)
     return {
-        edition: f"waits for side inputs: {', '.join(_side_input_names(waiting[edition]))}"
+        edition: _hold_reason(waiting[edition])
         for edition in editions
         if edition in waiting and is_held(tx, live, waiting[edition])
     }
@@ -92,8 +92,16 @@ def is_held(tx: Tx, live: Topology, rebuild: Rebuild) -> bool:
     )
 
 
-def _side_input_names(rebuild: Rebuild) -> list[str]:
-    read = {each.generation_id for each in rebuild.compared if not each.trigger}
+def _hold_reason(rebuild: Rebuild) -> str:
+    job = rebuild.job
+    beside = {each.generation_id for each in rebuild.compared if not each.trigger}
+    if beside:
+        return f"waits for side inputs: {', '.join(_makers(rebuild, beside))}"
+    made_of = {each.generation_id for each in job.composed}
+    return f"waits until what it is made of is there: {', '.join(_makers(rebuild, made_of))}"
+
+
+def _makers(rebuild: Rebuild, read: Collection[str | None]) -> list[str]:
     return sorted(
         job.job.name for job in rebuild.waits_for if any(output.generation_id in read for output in job.outputs)
     )

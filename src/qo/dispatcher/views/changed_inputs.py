@@ -12,10 +12,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from qo.core.pipeline.part_maps import PartMap, reads
 from qo.core.pipeline.plan import PlannedInput
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
+from qo.errors import UsageError
 
 _commits, _pins, _partitions = schema.commits, schema.task_inputs, schema.partitions
 _READ_REVISION = sa.func.coalesce(_pins.c.revision, 0)
@@ -56,6 +58,7 @@ class InputNow:
     planned: PlannedInput
     generation_id: str
     revision: int | None
+    map: PartMap | None = None  # If it is read by one.
 
 
 _Place = tuple[str, str, str]  # Of a partition: dataset, generation and key.
@@ -74,7 +77,11 @@ def load_inputs(tx: Tx, live: Topology, job: LiveJob, positions: Collection[int]
     for some in batches(sorted({generation for _, generation in followed})):
         rows = tx.execute(sa.select(table.c.id, table.c.revision).where(table.c.id.in_(some)))
         heads |= {id_: revision for id_, revision in rows}
-    return [InputNow(each, generation, heads[generation]) for each, generation in followed if generation in heads]
+    return [
+        InputNow(each, generation, heads[generation], job.maps.get(each.position))
+        for each, generation in followed
+        if generation in heads
+    ]
 
 
 def find_changes(tx: Tx, inputs: Sequence[InputNow], task_ids: Iterable[str]) -> dict[str, list[Change]]:
@@ -86,15 +93,66 @@ def find_changes(tx: Tx, inputs: Sequence[InputNow], task_ids: Iterable[str]) ->
     for some in batches(sorted(set(task_ids)) if inputs else ()):
         by_task = _load_pins(tx, inputs, some)
         pins = [pin for of_task in by_task.values() for pin in of_task]
-        partitions, ranges = _partition_revisions(tx, pins), _range_revisions(tx, inputs, pins)
+        wanted = _mapped_places(tx, inputs, some)
+        places = {
+            place for by_position in wanted.values() for of_input in by_position.values() for place in of_input
+        }
+        partitions, ranges = _partition_revisions(tx, pins, places), _range_revisions(tx, inputs, pins)
         for task in some:
             of_task = [
                 change
                 for each in inputs
-                for change in _changes_of(each, by_task.get(task, ()), partitions, ranges)
+                for change in (
+                    _changes_of(each, by_task.get(task, ()), partitions, ranges)
+                    if each.map is None
+                    else _changed_parts(
+                        each,
+                        by_task.get(task, ()),
+                        wanted.get(task, {}).get(each.planned.position, ()),
+                        partitions,
+                    )
+                )
             ]
             if of_task:
                 changes[task] = of_task
+    return changes
+
+
+def _mapped_places(
+    tx: Tx, inputs: Sequence[InputNow], task_ids: Sequence[str]
+) -> dict[str, dict[int, list[_Place]]]:
+    """Return the partitions that each task would read now by the maps of its inputs, by position."""
+    mapped = [each for each in inputs if each.map is not None]
+    if not mapped:
+        return {}
+    table, places = schema.tasks, dict[str, dict[int, list[_Place]]]()
+    for task, key in tx.execute(sa.select(table.c.id, table.c.partition_key).where(table.c.id.in_(task_ids))):
+        places[task] = {each.planned.position: _places_of(each, key) for each in mapped}
+    return places
+
+
+def _places_of(each: InputNow, key: str | None) -> list[_Place]:
+    if each.map is None or key is None:
+        return []
+    try:
+        parts = reads(each.map, key).parts
+    except UsageError:
+        return []  # The task is older than the declaration of what its key says.
+    return [(each.planned.dataset_id, each.generation_id, part.key) for part in parts]
+
+
+def _changed_parts(
+    now: InputNow, pins: Sequence[sa.RowMapping], places: Sequence[_Place], partitions: Mapping[_Place, int]
+) -> list[Change]:
+    """Return what has changed of the parts that are read by a map, or is new among them."""
+    own = {pin["partition_key"]: pin for pin in pins if pin["position"] == now.planned.position}
+    changes: list[Change] = []
+    for place in places:
+        at, pin = partitions.get(place), own.get(place[2])
+        is_other = pin is not None and pin["generation_id"] != now.generation_id
+        if at is not None and (pin is None or is_other or at > (pin["revision"] or 0)):
+            of_key = {"partition_key": place[2], "generation_id": now.generation_id, "revision": None}
+            changes.append(_change(now, pin or {**of_key, "cursor_upto": None}, at))
     return changes
 
 
@@ -107,9 +165,13 @@ def _load_pins(tx: Tx, inputs: Sequence[InputNow], task_ids: Sequence[str]) -> d
     return by_task
 
 
-def _partition_revisions(tx: Tx, pins: Sequence[sa.RowMapping]) -> dict[_Place, int]:
-    """Return the current revision of each partition that was read and is still there."""
+def _partition_revisions(
+    tx: Tx, pins: Sequence[sa.RowMapping], places: Iterable[_Place] = ()
+) -> dict[_Place, int]:
+    """Return the current revision of each partition that was read, or is among ``places``, and is there now."""
     keys: dict[tuple[str, str], set[str]] = {}
+    for dataset, generation, key in places:
+        keys.setdefault((dataset, generation), set()).add(key)
     for pin in pins:
         if pin["partition_key"]:
             keys.setdefault((pin["dataset_id"], pin["generation_id"]), set()).add(pin["partition_key"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -169,7 +170,9 @@ def _count_expected(live: Topology, job: LiveJob, writers: Mapping[str, JobState
         return 0
     read = [each.generation_id or live.current.get(each.dataset_id, "") for each in job.inputs if each.trigger]
     upstream = [writers[generation] for generation in read if generation in writers]
-    return max((writer.open + writer.expected for writer in upstream), default=0)
+    expected = max((writer.open + writer.expected for writer in upstream), default=0)
+    # Of a month's days, about one task will come.
+    return math.ceil(expected * max((each.ratio for each in job.maps.values()), default=1.0))
 
 
 def _sizes(tx: Tx, jobs: Iterable[LiveJob]) -> dict[str, sa.RowMapping]:

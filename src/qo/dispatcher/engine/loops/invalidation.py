@@ -15,10 +15,12 @@ import sqlalchemy as sa
 
 from qo.core.pipeline.dag import Strategy
 from qo.core.pipeline.plan import derive_id
+from qo.core.pipeline.states import InvalidationReason
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 from qo.core.task import Status
-from qo.dispatcher.commits import removals
+from qo.dispatcher.commits import composed_parts, removals
 from qo.dispatcher.effects import external_effects
+from qo.dispatcher.engine import composites
 from qo.dispatcher.events import event_log, invalidations
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import State, Tx
@@ -71,6 +73,8 @@ def _spread(tx: Tx, live: Topology, row: sa.RowMapping) -> None:
         return  # There are more partitions: the next step continues.
     # A job that reads by cursor is affected by ranges only, not by single partitions.
     affected = by_partition if by_key else [job for job in jobs if job not in by_partition]
+    composed = [job for job in affected if job.is_composite]
+    affected = [job for job in affected if not job.is_composite]
     orphaned = [job for job in affected if removals.is_orphaned(tx, live, job, row)] if by_key else []
     reading = [job for job in affected if job not in orphaned]
     tasks = {job.edition_id: new for job in reading if (new := _task(tx, row, job)) is not None}
@@ -86,10 +90,38 @@ def _spread(tx: Tx, live: Topology, row: sa.RowMapping) -> None:
         }
         for job in affected
     ]
+    readers += [
+        _follow_composite(tx, live, row, job) for job in sorted(composed, key=lambda each: each.edition_id)
+    ]
     if readers:
         tx.insert_absent(_readers, readers, returning=_readers.c.edition_id)
     tx.execute(sa.update(_rows).where(_rows.c.id == row["id"]).values(spread_at=tx.now))
     invalidations.close(tx, row["id"])
+
+
+def _follow_composite(tx: Tx, live: Topology, row: sa.RowMapping, job: LiveJob) -> dict[str, Any]:
+    """Have the partitions made again that were made of this one, among others. Return the row of the reader.
+
+    What they have read says whether they are made again, so the reader is done, unless somebody asked for it.
+    """
+    composites.lock(tx, [job])
+    asked = row["reason"] not in (InvalidationReason.REPLACED, InvalidationReason.REMOVED)
+    keys = composites.concerned_keys(job, live, row["dataset_id"], row["generation_id"], row["partition_key"])
+    if row["reason"] == InvalidationReason.REMOVED:
+        bereft = {key for key in keys if composed_parts.is_bereft(tx, live, job, key)}
+        for key in sorted(bereft):
+            removals.withdraw(tx, job, row, key)
+        keys = [key for key in keys if key not in bereft]
+    settled = composites.Settled()
+    followed = composites.follow(tx, live, job, keys, settled, again=row["id"] if asked else None) if keys else {}
+    event_log.settle(tx, settled.tasks)
+    new = [one.task_id for one in followed.values() if one.new]
+    return {
+        "invalidation_id": row["id"],
+        "edition_id": job.edition_id,
+        "task_id": new[0] if new else None,
+        "processed_at": None if asked and new else tx.now,
+    }
 
 
 def _direct_readers(live: Topology, row: sa.RowMapping) -> list[LiveJob]:

@@ -25,7 +25,7 @@ from qo.core.pipeline.topology import LiveJob, Topology
 from qo.core.task import Status
 from qo.dispatcher.attempts.pins import first_deployed
 from qo.dispatcher.effects import deferred, external_effects
-from qo.dispatcher.engine import freshness
+from qo.dispatcher.engine import composites, freshness
 from qo.dispatcher.events import event_log, tallies
 from qo.dispatcher.state import commit_locks, schema, topology
 from qo.dispatcher.state.column_types import inline
@@ -35,6 +35,8 @@ from qo.dispatcher.tasks import creation, dedupe_keys
 from qo.dispatcher.tasks.creation import NewTask
 from qo.dispatcher.versions import marks
 from qo.dispatcher.versions.marks import Input, Mark
+
+COMPOSED_MAX = 100  # Partitions of one step that others are made of: each may concern many.
 
 _partitions, _events, _invalidations = schema.partitions, schema.events, schema.invalidations
 
@@ -79,6 +81,7 @@ def tick(state: State, limit: int = 500) -> int:
     with state.read() as tx:
         live = topology.load(tx)
         due = _due_editions(tx, live)  # Without work, no write transaction is opened.
+        overdue = composites.due_editions(tx, live)
         undecided = deferred.undecided(tx, live, min(limit, ROWS_MAX))
     did = 0
     if undecided:
@@ -91,12 +94,27 @@ def tick(state: State, limit: int = 500) -> int:
             job = live.jobs.get(edition)
             if job is not None:
                 did += reconcile(tx, live, job, limit)
-    return did
+    return did + sum(_make_overdue(state, edition, min(limit, ROWS_MAX)) for edition in overdue)
+
+
+def _make_overdue(state: State, edition: str, limit: int) -> int:
+    """Create the tasks of partitions whose deadline has passed; they read what is there. Return how many."""
+    with state.write() as tx:
+        live = topology.load(tx)
+        job = live.jobs.get(edition)
+        if job is None or not job.is_composite:
+            return 0
+        composites.lock(tx, [job])
+        created, changes = _follow(tx, live, job, composites.due_keys(tx, edition, limit))
+        tallies.add(tx, changes)
+        return created
 
 
 def reconcile(tx: Tx, live: Topology, job: LiveJob, limit: int = 500) -> int:
     """Take one step for one job. Return how many tasks were created or steps taken."""
-    if routing.joins(job):
+    if job.is_composite:
+        composites.lock(tx, [job])
+    elif routing.joins(job):
         # The router takes the same lock; otherwise neither would see the other's half of a join.
         tx.execute(tx.lock(sa.select(schema.jobs.c.id).where(schema.jobs.c.id == job.id))).all()
     inputs = _triggering_inputs(live, job)
@@ -104,7 +122,8 @@ def reconcile(tx: Tx, live: Topology, job: LiveJob, limit: int = 500) -> int:
     changes = Counter[tallies.Counted]()
     for each in inputs:
         if job.job.execution_strategy is Strategy.PER_PARTITION:
-            step = _partition_step(tx, live, each, inputs, min(limit, ROWS_MAX))
+            most = min(limit, COMPOSED_MAX if job.is_composite else ROWS_MAX)
+            step = _partition_step(tx, live, each, inputs, most)
             created, steps = created + step.created, steps + step.more
             changes.update(step.changes)
         elif (new := _cursor_task(tx, each)) is not None:
@@ -189,6 +208,14 @@ def _create_missing(
     tx: Tx, live: Topology, each: Input, inputs: Sequence[Input], rows: Sequence[Values]
 ) -> tuple[int, Mapping[tallies.Counted, int]]:
     """Create the tasks that these partitions lack. Return how many, and how the counts of deliveries change."""
+    if each.job.is_composite:
+        dataset, generation = each.planned.dataset_id, each.generation_id
+        keys = {
+            key: None
+            for row in rows
+            for key in composites.concerned_keys(each.job, live, dataset, generation, row["partition_key"])
+        }
+        return _follow(tx, live, each.job, list(keys))
     complete = _complete_partitions(tx, each, inputs, rows)
     new_tasks = _new_tasks(tx, live, each, complete)
     repeated = external_effects.repeated(tx, new_tasks)
@@ -205,6 +232,15 @@ def _create_missing(
     created += creation.create(tx, again)
     changes = _settle_joins(tx, each.job, new_tasks, repeats)
     return sum(one.new for one in created), changes
+
+
+def _follow(
+    tx: Tx, live: Topology, job: LiveJob, keys: Sequence[str]
+) -> tuple[int, Mapping[tallies.Counted, int]]:
+    settled = composites.Settled()
+    followed = composites.follow(tx, live, job, keys, settled) if keys else {}
+    waited = event_log.settle_uncounted(tx, settled.tasks)
+    return sum(one.new for one in followed.values()), event_log.outcome_changes(DeliveryOutcome.MERGED, waited)
 
 
 def _settle_joins(

@@ -23,6 +23,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from qo.core.pipeline.dag import Join, UpdateStrategy
+from qo.core.pipeline.part_maps import PartMap, concerned
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.core.task import Status
 from qo.dispatcher.state import commit_locks, schema, topology
@@ -32,6 +33,7 @@ from qo.dispatcher.tasks.creation import NewTask
 from qo.dispatcher.versions.marks import FULL_PASS_S
 from qo.dispatcher.views import staleness
 from qo.dispatcher.views.staleness import StaleWork
+from qo.errors import UsageError
 
 _state, _partitions = schema.operator_state, schema.partitions
 _commits, _pins, _tasks = schema.commits, schema.task_inputs, schema.tasks
@@ -204,7 +206,20 @@ def _partitions_made_from(
         )
         for output, key in tx.execute(query.distinct()):
             partitions.setdefault(output, set()).add(key)
+    map_ = job.maps.get(position)
+    if map_ is not None:
+        # Also those that would read it now, and have not: it is new.
+        concerned_keys = {key for row in changed for key in _concerned(map_, row["partition_key"])}
+        for output in job.outputs:
+            partitions.setdefault(output.generation_id, set()).update(concerned_keys)
     return {output: sorted(keys) for output, keys in sorted(partitions.items())}
+
+
+def _concerned(map_: PartMap, key: str) -> Sequence[str]:
+    try:
+        return concerned(map_, key)
+    except UsageError:
+        return ()  # It was committed before its keys were declared.
 
 
 def _create_refreshes(tx: Tx, live: Topology, job: LiveJob, places: Mapping[str, Iterable[str]]) -> int:

@@ -7,7 +7,7 @@ event is either pending or fully routed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +15,12 @@ import sqlalchemy as sa
 
 from qo.core.pipeline import routing
 from qo.core.pipeline.event import Event
-from qo.core.pipeline.routing import Create, Piece, Superseded, Unread
+from qo.core.pipeline.routing import Compose, Create, Piece, Superseded, Unread
 from qo.core.pipeline.states import DeliveryOutcome, EventState
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.commits import removing
 from qo.dispatcher.effects import external_effects
+from qo.dispatcher.engine import composites
 from qo.dispatcher.events import event_log, tallies
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.column_types import inline
@@ -93,6 +94,10 @@ class _Batch:
     causes: list[_NewEvent] = field(default_factory=list[_NewEvent])  # The event of each task.
     deliveries: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     dropped: dict[tuple[str, str], None] = field(default_factory=dict[tuple[str, str], None])  # Of joins.
+    # Of jobs whose partitions are made of others, by edition.
+    composed: dict[str, list[tuple[_NewEvent, Compose]]] = field(
+        default_factory=dict[str, list[tuple[_NewEvent, Compose]]]
+    )
     ends: dict[tuple[str, str | None, int], list[int]] = field(
         default_factory=dict[tuple[str, str | None, int], list[int]]
     )
@@ -160,14 +165,16 @@ def _route(tx: Tx, live: Topology, events: Sequence[_NewEvent], changes: _Change
         else:
             batch.end(each, EventState.ROUTED, None, len(decisions))
             for decision in decisions:
-                if isinstance(decision, Create):
+                if isinstance(decision, Compose):
+                    batch.composed.setdefault(decision.job.edition_id, []).append((each, decision))
+                elif isinstance(decision, Create):
                     batch.tasks.append(_new_task(decision.job, each, live))
                     batch.causes.append(each)
                 else:
                     filtered = isinstance(decision, routing.Filter)
                     outcome = DeliveryOutcome.FILTERED if filtered else DeliveryOutcome.PENDING
                     batch.deliver(each, decision.job.edition_id, outcome, decision.reason)
-    _write(tx, batch)
+    _write(tx, live, batch)
 
 
 def _new_task(job: LiveJob, new: _NewEvent, live: Topology) -> NewTask:
@@ -192,9 +199,10 @@ def _new_task(job: LiveJob, new: _NewEvent, live: Topology) -> NewTask:
     )
 
 
-def _write(tx: Tx, batch: _Batch) -> None:
+def _write(tx: Tx, live: Topology, batch: _Batch) -> None:
     joined: dict[tuple[str, str], str] = {}
     _drop_repeated(tx, batch)
+    joined |= _compose(tx, live, batch)
     for new, by, created in zip(batch.tasks, batch.causes, external_effects.create(tx, batch.tasks), strict=True):
         batch.deliver(
             by,
@@ -217,6 +225,38 @@ def _write(tx: Tx, batch: _Batch) -> None:
     if batch.dropped:
         settled = event_log.settle_uncounted(tx, batch.dropped, DeliveryOutcome.FILTERED, external_effects.REASON)
         batch.changes.update(event_log.outcome_changes(DeliveryOutcome.FILTERED, settled))
+
+
+def _compose(tx: Tx, live: Topology, batch: _Batch) -> Mapping[tuple[str, str], str]:
+    """Follow the partitions that are made of announced ones. Return the tasks of deliveries that have waited."""
+    settled = composites.Settled()
+    jobs = {edition: some[0][1].job for edition, some in batch.composed.items()}
+    if jobs:
+        composites.lock(tx, jobs.values())
+    for edition, some in sorted(batch.composed.items()):
+        causes = {key: new.seq for new, decision in some for key in decision.keys}
+        followed = composites.follow(tx, live, jobs[edition], sorted(causes), settled, causes=causes)
+        for new, decision in some:
+            batch.deliver(new, edition, *_composed_outcome(decision, followed, new, causes))
+    return settled.tasks
+
+
+def _composed_outcome(
+    decision: Compose, followed: Mapping[str, composites.Followed], new: _NewEvent, causes: Mapping[str, int]
+) -> tuple[DeliveryOutcome, str | None, str | None]:
+    """Return what became of an event: outcome, reason and task."""
+    own = {key: followed[key] for key in decision.keys if key in followed}
+    created = [one.task_id for key, one in own.items() if one.new and causes[key] == new.seq]
+    if created:
+        return DeliveryOutcome.CONSUMED, None, created[0]
+    tasks = [one.task_id for one in own.values() if one.task_id is not None]
+    if tasks:
+        return DeliveryOutcome.MERGED, None, tasks[0]
+    waiting = [key for key, one in own.items() if one.reason is None]
+    if waiting:
+        return DeliveryOutcome.PENDING, f"waits for the rest of what {waiting[0]} is made of", None
+    reason = next((one.reason for one in own.values()), "nothing is there of the time of what would be made of it")
+    return DeliveryOutcome.FILTERED, reason, None
 
 
 def _drop_repeated(tx: Tx, batch: _Batch) -> None:

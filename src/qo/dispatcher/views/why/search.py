@@ -28,6 +28,7 @@ from qo.dispatcher.views.why.findings import (
     explain_silent_source,
     find_unusable_events,
 )
+from qo.dispatcher.views.why.incomplete import explain_incomplete
 from qo.dispatcher.views.why.provenance import DEPTH_MAX, Chain, Row, scope
 
 VISITS_MAX = 200  # Datasets that are looked at upstream of one question.
@@ -186,6 +187,8 @@ class Search:
             if waiting is not None:
                 return waiting
             question = replace(question, partition_key=None, cursor=None)  # Its inputs have keys of their own.
+        elif job.is_composite:
+            return self._explain_composite(job, question.partition_key, depth)
         findings = [
             finding
             for each in job.inputs
@@ -193,6 +196,15 @@ class Search:
         ]
         unknown = Finding(Verdict.UNKNOWN, "nothing upstream has announced it")
         return min(findings, key=lambda finding: _RANK.index(finding.verdict), default=unknown)
+
+    def _explain_composite(self, job: LiveJob, key: str, depth: int) -> Finding:
+        def explain_part(dataset: str, generation: str, part: str) -> Finding:
+            question = Question(dataset, generation, part)
+            if question in self.visited or depth >= DEPTH_MAX or len(self.visited) >= VISITS_MAX:
+                return Finding(Verdict.UNKNOWN, "it was not looked at: there is too much upstream")
+            return self.explain(question, depth + 1)
+
+        return explain_incomplete(self.chain, job, key, explain_part)
 
     def _explain_by_input(self, reader: Reader, question: Question, depth: int) -> Finding | None:
         generation = routing.generation_read(reader, self.chain.live)
