@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from threading import Barrier
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from qo.api.contract.task import Claimed, EventBody, Outcome
+from qo.api.contract.backfill import BackfillRequest
+from qo.api.contract.task import Claimed, CompleteRequest, EventBody, Outcome
 from qo.core.pipeline.dag import Dag
 from qo.core.pipeline.topology import LiveJob, Topology
-from qo.dispatcher.engine.loops import comparison, invalidation, reconciler, release
+from qo.dispatcher.attempts import completion, pins
+from qo.dispatcher.commits import removals
+from qo.dispatcher.engine.loops import backfill, comparison, invalidation, reconciler, release, router
 from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.events import invalidations
 from qo.dispatcher.sources import emission
-from qo.dispatcher.state import schema
+from qo.dispatcher.state import datasets, schema
+from qo.dispatcher.state import topology as topologies
 from qo.dispatcher.state.database import State
+from qo.dispatcher.versions import backfills, planning
+from qo.dispatcher.views import changed_inputs, staleness
 from qo.dispatcher.views.why.answer import why
+from qo.pipeline.registry import DEFAULT
 from support.dispatcher.pipeline_tasks import (
     all_of,
     claimed,
+    fence,
     finish,
+    output,
     route_all,
     row_of,
     succeed,
@@ -301,11 +312,83 @@ def test_why_names_the_days_that_a_month_waits_for(state: State) -> None:
     assert answer.do is not None
 
 
+def test_the_last_two_days_of_a_month_may_come_at_once(state: State) -> None:
+    topology = deployed(state, shop())
+    daily = live(topology, "shop.daily")
+    bring(state, topology, DAYS[:-2])
+    announce(state, DAYS[-2:])
+    route_all(state)
+    held = [claimed(state, each["id"]) for each in tasks_of(state, daily) if each["status"] == "pending"]
+    both = Barrier(2)
+
+    def complete(each: Claimed) -> None:
+        with state.write() as tx:
+            if tx.on_postgres:
+                both.wait(30)  # SQLite has one writer at a time.
+            request = CompleteRequest(**fence(each), outcome=Outcome.SUCCESS, outputs=[output(each)])
+            completion.complete(tx, request, "file:/data")
+            router.route(tx, 10)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(complete, held))
+    route_all(state)
+    assert months(state, topology) == [("2026-02", "pending")]
+
+
+def test_what_a_month_reads_comes_in_pages(state: State) -> None:
+    topology = deployed(state, shop())
+    bring(state, topology, DAYS)
+    held = claimed(state, tasks_of(state, live(topology, "shop.monthly"))[0]["id"])
+    bring(state, topology, DAYS[5:8], "corrected")
+    with state.read() as tx:
+        places: list[str | None] = [None]
+        keys: list[str | None] = []
+        while (page := pins.page(tx, held.work.task_id, 0, places[-1], 5))[1] is not None:
+            keys += [each.partition_key for each in page[0]]
+            places.append(page[1])
+        revisions = {each.revision for each in held.work.inputs[0].pieces}
+        assert {each.revision for each in page[0]} <= revisions, "it reads what it has pinned"
+    assert keys + [each.partition_key for each in page[0]] == DAYS
+
+
+def test_a_month_is_stale_when_a_day_is_new_or_another(state: State) -> None:
+    topology = deployed(state, shop(complete="any"))
+    monthly = live(topology, "shop.monthly")
+    bring(state, topology, DAYS[:3])
+    work_off(state, monthly)
+    announce(state, DAYS[3:4])
+    announce(state, DAYS[:1], "corrected")
+    work_off(state, live(topology, "shop.daily"))
+    with state.read() as tx:
+        live_now = topologies.load(tx)
+        changes = staleness.stale_partitions(tx, live_now, monthly, monthly.outputs[0].generation_id, ["2026-02"])
+        found = changed_inputs.find_changes(
+            tx, changed_inputs.load_inputs(tx, live_now, monthly), [tasks_of(state, monthly)[0]["id"]]
+        )
+    assert list(changes) == ["2026-02"]
+    [of_task] = found.values()
+    assert {each.partition_key: each.read_revision is None for each in of_task} == {DAYS[0]: False, DAYS[3]: True}
+
+
+def test_months_are_made_again_on_request_and_foreseen_by_a_plan(state: State) -> None:
+    topology = deployed(state, shop())
+    monthly = live(topology, "shop.monthly")
+    bring(state, topology, [*DAYS, "2026-03-01"])
+    work_off(state, monthly)
+    with state.write() as tx:
+        backfills.create(tx, BackfillRequest(dag="shop", job="monthly"), "anna")
+    while backfill.tick(state):
+        pass
+    held = claimed(state, tasks_of(state, monthly)[-1]["id"])
+    assert read_keys(held) == DAYS
+    with state.read() as tx:
+        answer = planning.forecast(tx, edited(shop(), "monthly", config={"better": True}), DEFAULT)
+    [rebuilt] = [each for each in answer.rebuilds if each.job == "monthly"]
+    assert (rebuilt.tasks, rebuilt.rows, [each.partition_key for each in rebuilt.first]) == (1, 280, ["2026-02"])
+
+
 @pytest.mark.parametrize("complete", ["all", "any"])
 def test_a_removed_day_is_taken_out_of_its_month(state: State, complete: str) -> None:
-    from qo.dispatcher.commits import removals
-    from qo.dispatcher.state import datasets
-
     topology = deployed(state, shop(complete=complete))
     monthly = live(topology, "shop.monthly")
     bring(state, topology, DAYS)

@@ -17,7 +17,7 @@ from qo.core.pipeline.dag import Dag, Join, Strategy
 from qo.core.pipeline.plan import Plan, PlannedInput, PlannedJob
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.versions import cutover, deploy, partition_counts
+from qo.dispatcher.versions import composed_counts, cutover, deploy, partition_counts
 from qo.errors import NotFound
 from qo.pipeline.registry import Registry
 
@@ -115,6 +115,8 @@ def _rebuild(tx: Tx, sizes: _Sizes, job: PlannedJob, why: str, after: str | None
         return _answer(
             job, why, tasks=int(has_data), done=committed, rows=rows, bytes=size, estimated=basis.estimated
         )
+    if composed_counts.composed_maps(job):
+        return _rebuild_composed(tx, sizes, job, why, committed, after, limit)
     forecast_ = partition_counts.count_partitions(tx, basis.generations, joined=basis.joined)
     rows, size, estimated = forecast_.rows, forecast_.bytes, basis.estimated or forecast_.estimated
     for each in job.inputs:
@@ -126,6 +128,27 @@ def _rebuild(tx: Tx, sizes: _Sizes, job: PlannedJob, why: str, after: str | None
     first = [PlannedPartition.model_validate(each) for each in page]
     counts = {"tasks": forecast_.partitions, "partitions": forecast_.partitions, "rows": rows, "bytes": size}
     return _answer(job, why, done=committed, estimated=estimated, first=first, next=rest, **counts)
+
+
+def _rebuild_composed(
+    tx: Tx, sizes: _Sizes, job: PlannedJob, why: str, committed: int, after: str | None, limit: int
+) -> PlannedRebuild:
+    """Return what is rebuilt of partitions that are made of others. What is read beside is not counted."""
+    bases = {each.position: sizes.basis(each) for each in job.inputs if each.trigger}
+    generations = {position: basis.generations for position, basis in bases.items()}
+    counted = composed_counts.count_composed(tx, job, generations, after, limit)
+    return _answer(
+        job,
+        why,
+        tasks=counted.partitions,
+        partitions=counted.partitions,
+        rows=counted.rows,
+        bytes=counted.bytes,
+        done=committed,
+        estimated=counted.estimated or any(each.estimated for each in bases.values()),
+        first=[PlannedPartition.model_validate(dict(each)) for each in counted.page],
+        next=counted.next,
+    )
 
 
 def _answer(job: PlannedJob, why: str, **fields: Any) -> PlannedRebuild:
