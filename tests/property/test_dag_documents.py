@@ -59,7 +59,6 @@ partitionings = st.one_of(
         timezone=st.sampled_from([None, "Europe/Berlin"]),
         start=st.just("2026-01-01"),
     ),
-    st.builds(Partitions, kind=st.just("integer"), range=st.integers(1, 1_000)),
     st.builds(Partitions, kind=st.sampled_from(["text", "hour", "month"])),
 )
 columns = st.text(min_size=1, max_size=8).filter(lambda text: text.strip() and "\0" not in text)
@@ -164,16 +163,13 @@ def reactive(draw: st.DrawFn, name: str, earlier: list[Job]) -> Job:
         heartbeat_timeout_seconds=draw(some(st.integers(5, 3600))),
         max_attempts=draw(some(st.integers(1, 100))),
         config=draw(st.dictionaries(words, plain, max_size=3)),
-        partitions=draw(_partitions_of(append=append, alone=not read_)) if outputs else None,
+        partitions=draw(_partitions_of(append=append)) if outputs else None,
     )
 
 
-def _partitions_of(*, append: bool, alone: bool) -> st.SearchStrategy[Partitions | None]:
-    """What a job may declare: numbers are not made of times, and what is appended is not made of other partitions."""
-    if alone:
-        return some(partitionings)
-    of_text = some(st.just(Partitions(kind=PartitionKind.TEXT)))
-    return of_text if append else some(partitionings.filter(lambda each: each.kind != "integer"))
+def _partitions_of(*, append: bool) -> st.SearchStrategy[Partitions | None]:
+    """What a job may declare whatever it reads: what is appended is not made of other partitions."""
+    return some(st.just(Partitions(kind=PartitionKind.TEXT)) if append else partitionings)
 
 
 def document(dag: Dag) -> Any:
