@@ -39,8 +39,8 @@ def load(
     maps: dict[int, PartMap] = {each.position: job.maps[each.position] for each in job.composed}
     now: dict[int, dict[str, PartNow]] = {}
     for position, map_ in maps.items():
-        wanted = {part.key for key in keys for part in reads(map_, key).parts}
-        now[position] = _parts_now(tx, live, job, position, wanted)
+        keys_read = {part.key for key in keys for part in reads(map_, key).parts}
+        now[position] = _parts_now(tx, live, job, position, keys_read)
     parts: dict[str, dict[Place, PartNow]] = {}
     missing: dict[str, Missing] = {}
     for key in keys:

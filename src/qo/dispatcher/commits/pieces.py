@@ -76,17 +76,17 @@ def parts_page(tx: Tx, pins: Sequence[Pin], after: str | None, limit: int) -> tu
         "at": revision,
         "most": limit + 1,
     }
-    found: list[Values] = []
+    rows_of_pins: list[Values] = []
     # In the order of the database, which need not be that of Python: batches would mix it up.
     last_place = (key, revision)
-    while len(found) <= limit:
+    while len(rows_of_pins) <= limit:
         rows = tx.mappings(_PARTS, {**values, "keys": sorted(by_key), "key": last_place[0], "at": last_place[1]})
-        found += [row for row in rows if stood_at(row, by_key[row["partition_key"]])]
+        rows_of_pins += [row for row in rows if stood_at(row, by_key[row["partition_key"]])]
         if len(rows) <= limit:
             break
         last_place = rows[-1]["partition_key"], rows[-1]["revision"]
-    shown = found[:limit]
-    return [piece(each) for each in shown], _place_of(shown[-1]) if len(found) > limit else None
+    shown_rows = rows_of_pins[:limit]
+    return [piece(each) for each in shown_rows], _place_of(shown_rows[-1]) if len(rows_of_pins) > limit else None
 
 
 def standing(

@@ -61,7 +61,7 @@ _DUE_TIMES = Prepared(
         _incomplete.c.edition_id == sa.bindparam("edition"), _incomplete.c.partition_key.in_(_KEYS)
     )
 )
-_MADE = sa.delete(_incomplete).where(
+_CREATED = sa.delete(_incomplete).where(
     _incomplete.c.edition_id == sa.bindparam("edition"), _incomplete.c.partition_key.in_(_KEYS)
 )
 
@@ -253,15 +253,15 @@ def _task(
 
 def _create(tx: Tx, new_tasks: Sequence[NewTask], followed: dict[str, Followed]) -> None:
     repeated = external_effects.repeated(tx, [each for each in new_tasks if each.invalidation_id is None])
-    wanted = [each for each in new_tasks if each.task_id not in repeated]
+    allowed = [each for each in new_tasks if each.task_id not in repeated]
     for each in new_tasks:
         if each.task_id in repeated:
             followed[each.partition_key or ""] = Followed(None, reason=repeated[each.task_id])
-    for each, created in zip(wanted, external_effects.create(tx, wanted) if wanted else (), strict=True):
+    for each, created in zip(allowed, external_effects.create(tx, allowed) if allowed else (), strict=True):
         followed[each.partition_key or ""] = Followed(created.task_id, created.new)
-    made = [each.partition_key for each in wanted]
-    for some in batches(made):
-        tx.execute(_MADE, {"edition": wanted[0].job.edition_id, "keys": some})
+    keys = [each.partition_key for each in allowed]
+    for some in batches(keys):
+        tx.execute(_CREATED, {"edition": allowed[0].job.edition_id, "keys": some})
 
 
 def _record_waiting(tx: Tx, job: LiveJob, keys: Sequence[str], facts: _Facts) -> None:

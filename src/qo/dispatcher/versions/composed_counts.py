@@ -59,12 +59,12 @@ def count_composed(
                     of_key[0] += rows
                     of_key[1] += size
     present = {position: set(of_input) for position, of_input in parts.items()}
-    made = [key for key in sorted(sizes) if _is_made(job, maps, key, present)]
-    page = [key for key in made if after is None or key > after]
+    due_keys = [key for key in sorted(sizes) if _is_made(job, maps, key, present)]
+    page = [key for key in due_keys if after is None or key > after]
     return Composed(
-        len(made),
-        sum(sizes[key][0] for key in made),
-        sum(sizes[key][1] for key in made),
+        len(due_keys),
+        sum(sizes[key][0] for key in due_keys),
+        sum(sizes[key][1] for key in due_keys),
         estimated=False,
         page=[{"partition_key": key, "rows": sizes[key][0], "bytes": sizes[key][1]} for key in page[:limit]],
         next=page[limit - 1] if len(page) > limit else None,

@@ -93,9 +93,12 @@ def find_changes(tx: Tx, inputs: Sequence[InputNow], task_ids: Iterable[str]) ->
     for some in batches(sorted(set(task_ids)) if inputs else ()):
         by_task = _load_pins(tx, inputs, some)
         pins = [pin for of_task in by_task.values() for pin in of_task]
-        wanted = _mapped_places(tx, inputs, some)
+        places_read = _mapped_places(tx, inputs, some)
         places = {
-            place for by_position in wanted.values() for of_input in by_position.values() for place in of_input
+            place
+            for by_position in places_read.values()
+            for of_input in by_position.values()
+            for place in of_input
         }
         partitions, ranges = _partition_revisions(tx, pins, places), _range_revisions(tx, inputs, pins)
         for task in some:
@@ -108,7 +111,7 @@ def find_changes(tx: Tx, inputs: Sequence[InputNow], task_ids: Iterable[str]) ->
                     else _changed_parts(
                         each,
                         by_task.get(task, ()),
-                        wanted.get(task, {}).get(each.planned.position, ()),
+                        places_read.get(task, {}).get(each.planned.position, ()),
                         partitions,
                     )
                 )

@@ -105,7 +105,7 @@ def _describe(states: Mapping[str, str]) -> str:
     counts = Counter(states.values())
     texts: list[str] = []
     for state in (each for each in _STATES if counts[each]):
-        named = [key for key, of_key in states.items() if of_key == state][:NAMED_MAX]
-        more = f" and {counts[state] - len(named)} more" if counts[state] > len(named) else ""
-        texts.append(f"{', '.join(named)}{more} {state}")
+        examples = [key for key, of_key in states.items() if of_key == state][:NAMED_MAX]
+        more = f" and {counts[state] - len(examples)} more" if counts[state] > len(examples) else ""
+        texts.append(f"{', '.join(examples)}{more} {state}")
     return "; ".join(texts)
