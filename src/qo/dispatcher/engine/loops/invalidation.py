@@ -102,10 +102,10 @@ def _spread(tx: Tx, live: Topology, row: sa.RowMapping) -> None:
 def _follow_composite(tx: Tx, live: Topology, row: sa.RowMapping, job: LiveJob) -> dict[str, Any]:
     """Have the partitions made again that were made of this one, among others. Return the row of the reader.
 
-    What they have read says whether they are made again, so the reader is done, unless somebody asked for it.
+    What they have read says whether they are made again, so the reader is done, unless somebody on_request for it.
     """
     composites.lock(tx, [job])
-    asked = row["reason"] not in (InvalidationReason.REPLACED, InvalidationReason.REMOVED)
+    on_request = row["reason"] not in (InvalidationReason.REPLACED, InvalidationReason.REMOVED)
     keys = composites.concerned_keys(job, live, row["dataset_id"], row["generation_id"], row["partition_key"])
     if row["reason"] == InvalidationReason.REMOVED:
         bereft = {key for key in keys if composed_parts.is_bereft(tx, live, job, key)}
@@ -113,14 +113,16 @@ def _follow_composite(tx: Tx, live: Topology, row: sa.RowMapping, job: LiveJob) 
             removals.withdraw(tx, job, row, key)
         keys = [key for key in keys if key not in bereft]
     settled = composites.Settled()
-    followed = composites.follow(tx, live, job, keys, settled, again=row["id"] if asked else None) if keys else {}
+    followed = (
+        composites.follow(tx, live, job, keys, settled, again=row["id"] if on_request else None) if keys else {}
+    )
     event_log.settle(tx, settled.tasks)
     new = [one.task_id for one in followed.values() if one.new]
     return {
         "invalidation_id": row["id"],
         "edition_id": job.edition_id,
         "task_id": new[0] if new else None,
-        "processed_at": None if asked and new else tx.now,
+        "processed_at": None if on_request and new else tx.now,
     }
 
 
