@@ -19,10 +19,10 @@ from qo.core.pipeline.dag import (
     Strategy,
     UpdateStrategy,
 )
-from qo.core.pipeline.partitions import PartitionKind
-from qo.pipeline.expectation_fields import EXPECTATION, OUTPUT_INDEX, OUTPUTS_MAX, RANGE_MAX
+from qo.pipeline.expectation_fields import EXPECTATION, OUTPUT_INDEX, OUTPUTS_MAX
 from qo.pipeline.file_fields import FORMAT, MISSING, OPTIONS, columns
 from qo.pipeline.kinds import Anything, Field, Filter, Flag, Items, Record, Table, Text, Whole, choice
+from qo.pipeline.partition_fields import PARTITIONS
 from qo.pipeline.sources import SOURCES, all_source_fields
 from qo.pipeline.texts import (
     AGE,
@@ -32,14 +32,11 @@ from qo.pipeline.texts import (
     LOGICAL,
     NAME,
     OUTPUT_NAME,
-    PARTITION,
     QUERY,
     QUEUE,
     SINK_FILE,
     SPAN,
     TABLE,
-    WEEKDAYS,
-    ZONE,
 )
 
 JOBS_MAX = 5_000
@@ -142,27 +139,6 @@ UDF = Record(
     (
         Field("bundle_id", BUNDLE, "The uploaded bundle.", required=True),
         Field("entrypoint", LINE, "What to call in it.", required=True),
-    ),
-)
-
-PARTITIONS = Record(
-    "partitions",
-    "What the partitions of a job's outputs are, so that others can be made of them.",
-    (
-        Field("kind", choice(PartitionKind), "What a key says.", required=True),
-        Field("timezone", ZONE, "Of minutes to months: the time zone of their clocks.", default="UTC"),
-        Field("start", PARTITION, "The key of the first partition that is expected. Unset: there is no first."),
-        Field("range", Whole(1, RANGE_MAX), "integer: how many numbers are in a partition. Unset: one."),
-        Field(
-            "weekdays",
-            WEEKDAYS,
-            "minute, hour, day: only those of these days are expected, as in MON-FRI. Unset: all.",
-        ),
-        Field(
-            "without",
-            Items(PARTITION, at_least=1, at_most=1_000, unique=True),
-            "Keys of partitions that are not expected, such as holidays.",
-        ),
     ),
 )
 

@@ -102,7 +102,7 @@ def _spread(tx: Tx, live: Topology, row: sa.RowMapping) -> None:
 def _follow_composite(tx: Tx, live: Topology, row: sa.RowMapping, job: LiveJob) -> dict[str, Any]:
     """Have the partitions made again that were made of this one, among others. Return the row of the reader.
 
-    What they have read says whether they are made again, so the reader is done, unless somebody on_request for it.
+    What they have read says whether they are made again, so the reader is done, unless somebody asked for it.
     """
     composites.lock(tx, [job])
     on_request = row["reason"] not in (InvalidationReason.REPLACED, InvalidationReason.REMOVED)
