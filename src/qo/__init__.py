@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from qo.core.uniqueness import Unique
     from qo.errors import QoError
     from qo.pipeline.declare import Pipeline
+    from qo.pipeline.expect import accepted, condition, freshness, not_null, range, references, rows, unique
     from qo.queue.connecting import blocking, connect
     from qo.queue.flow_plan import FlowPlan, chain, dag, group
     from qo.queue.listing import Filter
@@ -71,12 +72,20 @@ _HOMES = {
     "Unique": "qo.core.uniqueness",
     "Worker": "qo.worker.worker",
     "WorkerConfig": "qo.worker.config",
+    "accepted": "qo.pipeline.expect",
     "blocking": "qo.queue.connecting",
     "chain": "qo.queue.flow_plan",
+    "condition": "qo.pipeline.expect",
     "connect": "qo.queue.connecting",
     "dag": "qo.queue.flow_plan",
+    "freshness": "qo.pipeline.expect",
     "group": "qo.queue.flow_plan",
+    "not_null": "qo.pipeline.expect",
+    "range": "qo.pipeline.expect",
     "read": "qo.spark.io.reader",
+    "references": "qo.pipeline.expect",
+    "rows": "qo.pipeline.expect",
+    "unique": "qo.pipeline.expect",
 }
 
 __all__ = [
@@ -106,12 +115,20 @@ __all__ = [
     "Unique",
     "Worker",
     "WorkerConfig",
+    "accepted",
     "blocking",
     "chain",
+    "condition",
     "connect",
     "dag",
+    "freshness",
     "group",
+    "not_null",
+    "range",
     "read",
+    "references",
+    "rows",
+    "unique",
 ]
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.test_dag_documents import VALIDATOR, dags, document, sound
 
+import qo
 from qo.core.pipeline.dag import Dag
 from qo.core.pipeline.plan import content_hash, plan
 from qo.pipeline.ddl import parse_columns
@@ -61,6 +62,43 @@ def test_the_short_and_the_explicit_form_compile_to_the_same_document(dag: Dag, 
     assert content_hash(compiled) == content_hash(explicit)
     assert plan(compiled, ELSEWHERE) == plan(explicit, ELSEWHERE)
     assert read(to_yaml(compiled)) == compiled  # What qo dag show --full prints is the same pipeline again.
+
+
+def function(run: object) -> object:
+    """What the jobs of these documents run, by the name that they have for it."""
+    return run
+
+
+function.__module__, function.__qualname__ = "a.b", "c"
+
+
+def declare(whole: dict[str, Any], data: st.DataObject) -> qo.Pipeline:
+    """Declare a document in Python, each job by one of the methods that can."""
+    pipeline = qo.Pipeline(whole["name"], description=whole.get("description"), **whole.get("defaults", {}))
+    for job in whole["jobs"]:
+        fields = {name: value for name, value in job.items() if name not in ("activation", "operator", "runtime")}
+        if "source" in job and job["source"]["kind"] == "manual" and data.draw(st.booleans()):
+            del fields["source"]
+            pipeline.manual(partition=fields.pop("partitions", None), **fields)
+        elif "source" in job and job["source"]["kind"] == "cron" and data.draw(st.booleans()):
+            source = fields.pop("source")
+            pipeline.cron(source["schedule"], timezone=source.get("timezone"), **fields)
+        elif job["operator"] == "a.b:c" and data.draw(st.booleans()):
+            strategy = fields.pop("execution_strategy")
+            pipeline.job(function, strategy=data.draw(st.sampled_from([strategy, None])), **fields)
+        else:
+            del job["activation"]
+            pipeline.add(strategy=job.pop("execution_strategy", None), **job)
+    for name, published in whole.get("publish", {}).items():
+        pipeline.publish(name, published["from"]["job"], output=published["from"].get("output", 0))
+    return pipeline
+
+
+@given(dag=dags(), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_declaration_in_python_compiles_to_the_same_document(dag: Dag, data: st.DataObject):
+    declared = declare(document(sound(dag)), data).document()
+    assert declared == read(json.dumps(document(sound(dag))))
 
 
 types = st.recursive(

@@ -44,7 +44,7 @@ jobs:
   runtime: dispatcher
   operator: noop
   outputs: 1
-  source: {kind: files, path: landing/orders, pattern: "*.csv.gz", poll_seconds: 5}
+  source: {kind: files, path: landing/orders, pattern: "*.csv.gz", key: "{key}.csv.gz", poll_seconds: 5}
   partitions: {kind: day}
 - name: orders
   activation: reactive

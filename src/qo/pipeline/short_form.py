@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from qo.core.pipeline.dag import SourceKind
+from qo.core.pipeline.partitions import PartitionKind
 from qo.pipeline.ddl import parse_columns
 from qo.pipeline.fields import FILES
 from qo.pipeline.file_fields import FORMAT
@@ -196,6 +197,7 @@ def _expand_files(job: Fields, path: Path, report: Report) -> list[Fields]:
     name = files.get("source", f"{job['name']}_files")
     announcing = {"name": name, "source": {"kind": SourceKind.FILES.value, **source}}
     announcing |= {each: job[each] for each in _OF_THE_SOURCE if each in job}
+    _find_key(announcing["source"], job.get("partitions"))
     rest = {each: value for each, value in job.items() if each not in ("files", *_OF_THE_SOURCE)}
     config = _ingest_config(files, source)
     if "format" not in config:
@@ -203,6 +205,14 @@ def _expand_files(job: Fields, path: Path, report: Report) -> list[Fields]:
         report.add((*path, "files"), "the names of the files do not say what format they have", hint)
         config["format"] = FORMAT.values[0]
     return [announcing, {**rest, "operator": INGEST.name, "inputs": [{"from": {"job": name}}], "config": config}]
+
+
+def _find_key(source: Fields, partitions: Any) -> None:
+    """Where partitions have a kind, take what the one * of the pattern stands for as their keys."""
+    kind = cast("Fields", partitions).get("kind") if isinstance(partitions, dict) else None
+    pattern = source.get("pattern", "")
+    if kind not in (None, PartitionKind.TEXT) and _WILDCARD.findall(pattern) == ["*"] and "key" not in source:
+        source["key"] = pattern.replace("*", "{key}")
 
 
 def _ingest_config(files: Fields, source: Fields) -> Fields:
