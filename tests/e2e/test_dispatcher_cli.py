@@ -112,7 +112,14 @@ def test_a_pipeline_is_looked_after_without_a_dispatcher(qo: Qo) -> None:
     assert "completed" in qo.ok("run", "show", task["id"])
     assert qo.json("source", "list")[0]["job"] == "orders"
     assert qo.json("queue", "list") == []
+    assert [each["name"] for each in qo.json("status")["pipelines"]] == ["shop"]
+    assert qo.ok("status").splitlines()[1].split() == ["shop", "1", "2", "0", "0", "0", "0", "up", "to", "date"]
     assert "paused" in qo.ok("dag", "pause", "shop", "--reason", "a look")
+    lines = qo.ok("status", "shop").splitlines()
+    assert lines[0] == "shop version 1 (active)  paused: a look"
+    (orders,) = [line.split() for line in lines if line.startswith("orders ")]
+    assert orders[:6] == ["orders", "#" * 20, "1", "0", "0", "0"]
+    assert "there is no DAG 'shops'" in qo.here("status", "shops").err
     assert qo.json("dag", "list")[0]["paused"] == "a look"
     assert "not paused" in qo.ok("dag", "resume", "shop")
     assert qo.ok("invalidate", "shop.orders@2026-01-01").strip()

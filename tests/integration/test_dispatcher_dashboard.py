@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from qo.api.contract.task import Claimed, ClaimRequest, Outcome, OutputBody
-from qo.dispatcher.attempts import claiming
+from qo.api.contract.task import Claimed, ClaimRequest, CompleteRequest, Outcome, OutputBody
+from qo.dispatcher.attempts import claiming, completion
 from qo.dispatcher.engine.loops import invalidation, router
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.versions import cutover, pausing
-from qo.dispatcher.views import name_search, partition_grid, pipeline_health, run_timeline
+from qo.dispatcher.views import name_search, partition_grid, pipeline_health, run_durations, run_timeline
 from qo.errors import NotFound, Refused
 from support.dispatcher.pipeline_tasks import woken
 from support.dispatcher.pipelines import dag, deployed, edited, job, source, staged
@@ -163,6 +163,28 @@ def test_a_task_that_was_tried_very_often_shows_its_last_attempts(state: State) 
         answer = run_timeline.list_timeline(tx, "shop", job="clean")
     (task,) = [each for each in answer.tasks if each.id == failed["id"]]
     assert [each.attempt for each in task.attempts] == list(range(481, 501))
+
+
+def test_durations_are_those_of_the_last_completed_tasks(state: State, state_clock: Clock) -> None:
+    deployed(state, SHOP)
+    for seconds, key in ((10, MONDAY), (30, TUESDAY)):
+        emit(state, "shop.orders", key, partition_key=key)
+        (task,) = [each for each in tasks(state, "shop.clean") if each["partition_key"] == key]
+        with state.write() as tx:
+            woken(tx, task["id"])
+            claim = claiming.claim(tx, ClaimRequest(task_id=task["id"], worker_id="w"), "file:/data")
+        assert isinstance(claim, Claimed)
+        state_clock.advance(seconds)
+        fence = {"task_id": task["id"], "attempt": claim.attempt, "lease_id": claim.lease_id}
+        with state.write() as tx:
+            body = CompleteRequest(**fence, outcome=Outcome.SUCCESS, outputs=[OutputBody(output=0)])
+            completion.complete(tx, body)
+    with state.read() as tx:
+        by_job = {each.job: each for each in run_durations.list_durations(tx, "shop").jobs}
+    clean = by_job["clean"]
+    assert (clean.tasks, by_job["totals"].tasks, by_job["totals"].mean_s) == (2, 0, None)
+    assert clean.mean_s == pytest.approx(20, abs=2)
+    assert clean.p95_s == pytest.approx(30, abs=2)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ GROUPS = {
     },
     "Queue": {
         "submit": ("queue.submit", "Submit a task, or many from a file."),
-        "status": ("queue.tasks", "Show a task as it is now."),
+        "status": ("queue.tasks", "Show a task, or pipelines, as they are now."),
         "history": ("queue.tasks", "Show every state that a task has been in."),
         "list": ("queue.tasks", "List tasks, newest first."),
         "stats": ("queue.depth", "Show how many tasks wait and run, by type, and for how long."),

@@ -100,6 +100,20 @@ class TimelineAnswer(Answer):
     before: datetime | None = None  # Pass it to see older tasks; null: there are none.
 
 
+class JobDurations(Answer):
+    """How long the last completed tasks of a job took, in its live edition."""
+
+    job: str
+    tasks: int  # How many were looked at: the last hundred at most.
+    mean_s: float | None = None  # From the start of the last attempt to the end; null: none was completed.
+    p95_s: float | None = None
+
+
+class DurationsAnswer(Answer):
+    dag: str
+    jobs: list[JobDurations]
+
+
 class SearchHit(Answer):
     kind: str  # pipeline, job, dataset, partition or task
     name: str

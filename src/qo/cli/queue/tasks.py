@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Annotated
 
@@ -27,10 +28,46 @@ TaskId = Annotated[
 ]
 
 
-@command(app, "status")
-def status(session: Session, task_id: TaskId) -> None:
-    """Show a task as it is now."""
+def _parse_subject(text: str) -> str:
+    """Accept the id of a task, or the name of a pipeline. No name of a pipeline looks like an id."""
+    return text if _PIPELINE.fullmatch(text) else validate_task_id(text)
 
+
+_PIPELINE = re.compile(r"[a-z][a-z0-9_]{0,127}")
+
+
+@command(app, "status")
+def status(
+    session: Session,
+    subject: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TASK|PIPELINE]",
+            parser=_parse_subject,
+            help="The id of a task, or the name of a pipeline; unset: all pipelines.",
+            show_default=False,
+        ),
+    ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", "-w", help="Of pipelines: show it again every two seconds until all is done."),
+    ] = False,
+) -> None:
+    """Show a task, or pipelines, as they are now."""
+    if subject is None or _PIPELINE.fullmatch(subject):
+        from qo.cli.pipelines import pipeline_status
+
+        if subject is None:
+            pipeline_status.show_pipelines(session, watch=watch)
+        else:
+            pipeline_status.show_pipeline(session, subject, watch=watch)
+        return
+    if watch:
+        raise UsageError("--watch is for pipelines: use qo wait TASK")
+    _show_task(session, subject)
+
+
+def _show_task(session: Session, task_id: str) -> None:
     async def read_task(queue: Queue) -> tuple[Task, str | None]:
         task = await queue.payloads.fetch_values(await queue.get(task_id))
         return task, await why_unclaimed(queue, task)

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from fastapi import Query
 
-from qo.api.contract.first_pages import GridAnswer, HealthPage, SearchAnswer, TimelineAnswer
+from qo.api.contract.first_pages import DurationsAnswer, GridAnswer, HealthPage, SearchAnswer, TimelineAnswer
 from qo.dispatcher.http.dags import Name
 from qo.dispatcher.http.routes import After, ContextParam, Limit, Routes
-from qo.dispatcher.views import name_search, partition_grid, pipeline_health, run_timeline
+from qo.dispatcher.views import name_search, partition_grid, pipeline_health, run_durations, run_timeline
 
 
 def list_health(context: ContextParam, after: After = None, limit: Limit = 100) -> HealthPage:
@@ -47,6 +47,12 @@ def list_timeline(
         return run_timeline.list_timeline(tx, dag, job=job, before=before, limit=limit)
 
 
+def list_durations(context: ContextParam, dag: Name) -> DurationsAnswer:
+    """List how long the last tasks of each job took."""
+    with context.state.read() as tx:
+        return run_durations.list_durations(tx, dag)
+
+
 def search_names(
     context: ContextParam,
     text: Annotated[
@@ -64,4 +70,5 @@ def install(routes: Routes) -> None:
     routes.get("/v1/health", list_health)
     routes.get("/v1/dags/{dag}/grid", show_grid, 404, 409)
     routes.get("/v1/dags/{dag}/timeline", list_timeline, 404)
+    routes.get("/v1/dags/{dag}/durations", list_durations, 404)
     routes.get("/v1/search", search_names)

@@ -57,6 +57,7 @@ PUBLIC: Mapping[str, Need] = {
     "list_health": Need.READER,
     "show_grid": Need.READER,
     "list_timeline": Need.READER,
+    "list_durations": Need.READER,
     "search_names": Need.READER,
     "list_scaling": Need.READER,
     "take_scaler_turn": Need.SCALER,
