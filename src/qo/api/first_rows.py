@@ -56,15 +56,19 @@ async def first_rows(
     return columns, rows
 
 
-async def every_page(client: Reading, path: str, revision: int | None) -> list[ReadingAnswer]:
+async def every_page(
+    client: Reading, path: str, revision: int | None, generation: str | None = None
+) -> list[ReadingAnswer]:
     """Return all pages of committed pieces, as of one revision."""
-    return [page async for page in _pages(client, path, revision)]
+    return [page async for page in _pages(client, path, revision, generation)]
 
 
-async def _pages(client: Reading, path: str, revision: int | None) -> AsyncIterator[ReadingAnswer]:
+async def _pages(
+    client: Reading, path: str, revision: int | None, generation: str | None = None
+) -> AsyncIterator[ReadingAnswer]:
     from qo.api.contract.reading import ReadingAnswer
 
-    query: dict[str, Any] = {"limit": PAGE, "revision": revision}
+    query: dict[str, Any] = {"limit": PAGE, "revision": revision, "generation_id": generation}
     while True:
         page = ReadingAnswer.model_validate(await client.get(path, **query))
         yield page

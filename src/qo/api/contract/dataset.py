@@ -63,6 +63,7 @@ class DatasetAnswer(Answer):
     events: dict[str, int] = {}  # By state.
     stale: StaleCount | None = None  # Of the current generation; None: there is none.
     sinks: list[SinkState] = []  # Tables outside that follow it, and how far they are.
+    keys: list[str] = []  # Columns that tell its rows apart, as its job declares; empty: none.
 
 
 class PartitionAnswer(Answer):

@@ -8,29 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from qo.cli.invocation import Session, command, new_app, new_group
-from qo.cli.pipelines.dispatcher_client import ask, check_limit, pages, require_extra, route
+from qo.cli.pipelines.dataset_options import Generation, Limit, Name, Revision, dataset_path, note_more
+from qo.cli.pipelines.diff.diff_command import diff
+from qo.cli.pipelines.dispatcher_client import ask, check_limit, pages, require_extra
 from qo.cli.pipelines.emit import fresh_key
 from qo.cli.pipelines.formatting import format_bytes, format_count, format_extent, format_timestamp
 from qo.core.words import plural
 
 app = new_app()
 dataset = new_group(app, "dataset", "Show the data that pipelines have made, and remove it.")
-
-Name = Annotated[
-    str,
-    typer.Argument(metavar="DATASET", help="A published name, or dag.job, or dag.job[1] for its second output."),
-]
-Generation = Annotated[
-    str | None, typer.Option("--generation", metavar="ID", help="This generation instead of the current one.")
-]
-Revision = Annotated[
-    int | None, typer.Option("--revision", metavar="N", min=0, help="As of this version; see qo dataset history.")
-]
-Limit = Annotated[int, typer.Option("--limit", help="Show at most this many [100].", show_default=False)]
-
-
-def dataset_path(name: str, more: str = "") -> str:
-    return route("datasets", name) + more
 
 
 @command(dataset, "list")
@@ -48,7 +34,7 @@ def list_(
     headers = ("dataset", "published as", "current generation")
     rows = [(label(each), each["name"] or "", each["generation_id"] or "") for each in datasets]
     session.output.table(headers, rows)
-    _note_more(session, more, limit)
+    note_more(session, more, limit)
 
 
 @command(dataset, "show")
@@ -138,7 +124,7 @@ def partitions(
         for each in items
     ]
     session.output.table(headers, rows)
-    _note_more(session, more, limit)
+    note_more(session, more, limit)
 
 
 @command(dataset, "events")
@@ -163,7 +149,7 @@ def events(
         return
     rows = [(format_timestamp(each["received_at"]), format_extent(each), *_outcome(each)) for each in items]
     session.output.table(("received", "what", "state", "readers"), rows)
-    _note_more(session, more, limit)
+    note_more(session, more, limit)
 
 
 def _outcome(each: Mapping[str, Any]) -> tuple[str, str]:
@@ -253,7 +239,7 @@ def history(
         for each in commits
     ]
     session.output.table(headers, rows)
-    _note_more(session, more, limit)
+    note_more(session, more, limit)
 
 
 def _describe_end(each: Mapping[str, Any]) -> str:
@@ -291,38 +277,7 @@ def remove(
         session.output.note(f"not there any more: {', '.join(answer['already'])}")
 
 
-@command(dataset, "diff")
-def diff(
-    session: Session,
-    name: Name,
-    first: Annotated[int, typer.Argument(metavar="REVISION", min=0, help="The earlier version; 0: nothing.")],
-    second: Annotated[int, typer.Argument(metavar="REVISION", min=0, help="The later one.")],
-    generation: Generation = None,
-    limit: Limit = 100,
-) -> None:
-    """Show what changed in a dataset from one revision to another."""
-    check_limit(limit)
-    changes, more = ask(
-        session,
-        lambda client: pages(
-            client,
-            dataset_path(name, "/changes"),
-            "changes",
-            limit,
-            from_revision=first,
-            to_revision=second,
-            generation_id=generation,
-        ),
-    )
-    if session.json:
-        session.output.document(changes)
-        return
-    rows = [
-        (each["change"], format_extent(each), f"{each['rows']:+,}", f"{each['bytes']:+,}", str(each["revision"]))
-        for each in changes
-    ]
-    session.output.table(("change", "what", "rows", "bytes", "revision"), rows)
-    _note_more(session, more, limit)
+command(dataset, "diff")(diff)
 
 
 @command(dataset, "preview")
@@ -370,8 +325,3 @@ def manifest(session: Session, name: Name, revision: Revision = None) -> None:
 def label(each: Mapping[str, Any]) -> str:
     output = f"[{each['output']}]" if each["output"] else ""
     return f"{each['dag']}.{each['job']}{output}"
-
-
-def _note_more(session: Session, more: bool, limit: int) -> None:
-    if more:
-        session.output.note(f"stopped after {limit}; --limit shows more")

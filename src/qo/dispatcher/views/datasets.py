@@ -17,7 +17,8 @@ from qo.api.contract.dataset import (
     StaleInput,
 )
 from qo.api.contract.event import DeliveryAnswer, EventAnswer, EventsPage
-from qo.core.pipeline.topology import VersionStatus
+from qo.core.pipeline.row_diff import key_columns
+from qo.core.pipeline.topology import Topology, VersionStatus
 from qo.dispatcher.events import tallies
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx
@@ -83,7 +84,21 @@ def show_dataset(tx: Tx, text: str) -> DatasetAnswer:
         events=tallies.counts(tx, ref.id).get(tallies.EVENTS, {}),
         stale=next((staleness.count_stale(tx, live, row) for row in rows if row["id"] == current), None),
         sinks=sinks.find_states(tx, ref.id),
+        keys=_keys(live, ref.id, current),
     )
+
+
+def _keys(live: Topology, dataset_id: str, current: str | None) -> list[str]:
+    """Return the columns that are a key by the job of the current generation, or of one that is being built."""
+    outputs = [
+        (job.job, output)
+        for job in live.jobs.values()
+        for output in job.outputs
+        if output.dataset_id == dataset_id
+    ]
+    outputs.sort(key=lambda each: each[1].generation_id != current)
+    keys = [key_columns(job, output.index) for job, output in outputs]
+    return next(filter(None, keys), list[str]())
 
 
 def list_partitions(
