@@ -112,4 +112,4 @@ format: setup ## Rewrite the code as `make check` wants it
 	@$(BIN)/ruff check --fix --quiet .
 
 clean: ## Remove everything that make made
-	@rm -rf $(VENV) $(NEWEST) .bench-venvs .qo .demo ui/node_modules src/qo/ui/static .pytest_cache .ruff_cache .hypothesis dist
+	@rm -rf $(VENV) $(NEWEST) .bench-venvs .client-venvs .qo .demo ui/node_modules src/qo/ui/static .pytest_cache .ruff_cache .hypothesis dist

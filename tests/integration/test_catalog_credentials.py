@@ -14,8 +14,10 @@ from pyiceberg.catalog.rest import RestCatalog
 from qo.config.settings import S3Settings
 from qo.dispatcher import aws
 from qo.dispatcher.state.database import State, open_state
+from support.catalog.client_venvs import talking
 from support.catalog.iceberg_tables import write_table
 from support.catalog.records import store_record
+from support.catalog.snippets import command_at
 from support.dispatcher.listeners import served
 from support.dispatcher.pipelines import dag, deployed, source
 from support.dispatcher.states import create_tables
@@ -139,3 +141,20 @@ async def test_where_the_role_is_off_nothing_is_lent_and_tables_are_served_all_t
         loaded = await dispatcher.get(TABLE, "reader", headers=ASKING)
         assert loaded.json()["storage-credentials"] == []  # Perhaps the reader has its own.
         assert (await dispatcher.get(f"{TABLE}/credentials", "reader")).status_code == 503
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+async def test_duckdb_reads_a_table_with_lent_credentials_alone(
+    books: State, sts_server: S3Server, tmp_path: Path
+) -> None:
+    bucket = sts_server.make_bucket(versioned=False)
+    deployed(books, SHOP)
+    store_record(books, "shop", "orders", await asyncio.to_thread(table_in, sts_server, bucket))
+    s3 = S3Settings(endpoint=sts_server.endpoint, region=REGION)
+    async with served(books, tmp_path, s3=s3, **settings_for(sts_server, bucket)) as dispatcher:
+        qo = command_at(dispatcher, tmp_path)
+        text = (await asyncio.to_thread(qo.json, "catalog", "connect", "duckdb"))["text"]
+        assert "vended_credentials" in text
+        async with talking("duckdb", text, {"QO_TOKEN": dispatcher.tokens["reader"]}) as ask:
+            assert await ask("SELECT id, amount FROM qo.shop.orders ORDER BY id") == [[1, 1.5], [2, 2.5], [3, 3.5]]

@@ -117,7 +117,9 @@ async def test_a_dataset_that_is_no_table_says_why(catalog: Served) -> None:
     assert "nothing is committed yet" in error["message"]
     error = await problem(catalog, "GET", "/iceberg/v1/namespaces/shop/tables/stock")
     assert (error["type"], error["code"]) == ("NoSuchTableException", 404)
-    for path in ("shelf", "shelf/tables", "shelf/tables/orders", "shop%1Fjob"):
+    error = await problem(catalog, "GET", "/iceberg/v1/namespaces/shop%1Forders/tables/snapshots")
+    assert (error["type"], error["code"]) == ("NoSuchTableException", 404)  # Then Spark looks at the table's own.
+    for path in ("shelf", "shelf/tables", "shop%1Fjob"):
         error = await problem(catalog, "GET", f"/iceberg/v1/namespaces/{path}")
         assert (error["type"], error["code"]) == ("NoSuchNamespaceException", 404), path
     error = await problem(catalog, "GET", "/iceberg/v1/namespaces/shop/views/orders")

@@ -15,6 +15,7 @@ from pyiceberg.table import StaticTable
 
 from qo.api.contract.task import ColumnBody
 from qo.config.settings import Settings
+from qo.core.pipeline.field_ids import field_id
 from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.engine.loops import table_keeper
 from qo.dispatcher.state.database import State
@@ -43,14 +44,17 @@ class TableSite:
         *,
         parts: int = 1,
         job: LiveJob | None = None,
+        field_ids: bool = False,
         **more: Any,
     ) -> None:
-        """Commit rows as the partition, or as the segment, of the orders."""
+        """Commit rows as the partition, or as the segment, of the orders. ``field_ids``: the files have them."""
         self.number += 1
         held = claimed(self.state, manual_task(self.state, job or self.orders, f"{self.number}"))
         place = Path(held.work.outputs[0].prefix.removeprefix("file:"))
         place.mkdir(parents=True)
         table = pa.table(rows)
+        if field_ids:
+            table = table.cast(pa.schema([_with_id(each) for each in table.schema]))
         size = -(-table.num_rows // parts)
         names = [f"part-{at}.parquet" for at in range(parts)]
         for at, name in enumerate(names):
@@ -94,6 +98,10 @@ def table_site(state: State, clock: Clock, root: Path, monkeypatch: pytest.Monke
     return TableSite(
         state, clock, root, replace(chosen, dispatcher=replace(chosen.dispatcher, data=f"file:{root}"))
     )
+
+
+def _with_id(field: pa.Field) -> pa.Field:
+    return field.with_metadata({"PARQUET:field_id": str(field_id(field.name))})
 
 
 def column(rows: Sequence[tuple[Any, ...]], at: int = 0) -> list[Any]:

@@ -234,7 +234,7 @@ def _etag(*parts: str) -> str:
 def _read_document(context: Context, namespace: str, table: str) -> tuple[TableRecord, str, dict[str, Any]]:
     """Return a table, the location of its document, and the document.
 
-    Raises NoSuchNamespace or NoSuchTable, with the reason if it is a dataset but no table.
+    Raises NoSuchTable, with the reason if it is a dataset but no table.
     """
     for _ in range(READS_MAX):
         with context.state.read() as tx:
@@ -251,8 +251,10 @@ def _read_document(context: Context, namespace: str, table: str) -> tuple[TableR
 def _require_table(tx: Tx, namespace: str, table: str) -> tuple[TableRecord, str]:
     record = open_tables.find_table(tx, namespace, table)
     if record is None:
-        _require_namespace(open_tables.list_namespaces(tx), namespace)
-        raise NoSuchTable(f"there is no table {namespace}.{table}: see qo catalog")
+        # Also if there is no such namespace: Spark asks for a table "snapshots" in "shop.orders", and looks at the
+        # history of the table shop.orders only once it hears that there is no such table.
+        name = f"{namespace}.{table}".replace("\x1f", ".")
+        raise NoSuchTable(f"there is no table {name}: see qo catalog")
     if (problem := _problem(record)) is not None or record.metadata_location is None:
         raise NoSuchTable(f"{namespace}.{table} is a dataset, and no table: {problem}")
     return record, record.metadata_location
