@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ LATE = {"late_minutes": 15}
 REFERENCE = ("weather", "planes", "airports")
 DAILY = ("raw", "clean", "enriched", "daily")  # The jobs of a day, one after the other.
 MONTHLY = ("monthly", "compacted", "alerts")
-# Jobs that only wait or copy, and need a second worker: here, days and months are announced when they are due.
-LEFT_OUT = ("catalogue", "tables", "closed")
+# Jobs that only wait or copy, and need a second worker: here, days are announced when they are due.
+LEFT_OUT = ("catalogue", "tables")
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,16 @@ def definition() -> Definition:
     return Definition(columns, {name: config["query"] for name, config in jobs.items() if "query" in config})
 
 
-def pipeline() -> str:
-    """The example's pipeline, with sources that speak when they are told to."""
+def pipeline(days: Sequence[str]) -> str:
+    """The example's pipeline, with sources that speak when they are told to. Months are made of these days."""
     document = _document()
+    expected_days = {"kind": "day", "start": days[0], "without": _others(days)}
     jobs = [job for job in document["jobs"] if job["name"] not in LEFT_OUT]
     for job in jobs:
         if job["activation"] == "source":
-            job["source"] = {"kind": "manual"}
+            job |= {"source": {"kind": "manual"}, "partitions": expected_days}
         if job["name"] == "monthly":
-            job["inputs"][0] = {"from": {"job": "months"}}
+            job["partitions"] = {"kind": "month"}
     tables = {"name": "tables", "activation": "source", "source": {"kind": "manual"}, "outputs": len(REFERENCE)}
     return yaml.safe_dump({**document, "jobs": [tables, *jobs]}, sort_keys=False)
 
@@ -70,6 +72,14 @@ def landed(directory: Path, days: int) -> list[str]:
         sys.path.remove(str(EXAMPLE))
     prepare(days, directory)
     return sorted(path.stem for path in (directory / "flights").glob("*.csv"))
+
+
+def _others(days: Sequence[str]) -> list[str]:
+    """The days of the same months that are not among these."""
+    first, last = date.fromisoformat(days[0]), date.fromisoformat(days[-1])
+    end = (last.replace(day=1) + timedelta(days=31)).replace(day=1)
+    all_days = {str(first + timedelta(days=n)) for n in range((end - first).days)}
+    return sorted(all_days - set(days))
 
 
 def _document() -> dict[str, Any]:
@@ -105,8 +115,8 @@ class Demo:
         self._daily.append(day)
 
     def month(self, spark: SparkSession, month: str) -> None:
-        daily = self._read(spark, "daily", *self._daily)
-        self._write(self._operators.monthly(daily, _Run(month)), "monthly", month)
+        days = [day for day in self._daily if day.startswith(month)]
+        self._write(self._read(spark, "daily", *days), "monthly", month)
         rows = self._read(spark, "monthly", month)
         if rows.groupBy("day", "origin", "carrier").count().where("count > 1").limit(1).collect():
             raise ValueError(f"{month} has a row twice")
@@ -129,13 +139,6 @@ class Demo:
         counted = frame.observe(seen, *measures) if measures else frame
         counted.write.mode("error").parquet(f"{self._target}/{job}/{part}")
         return seen.get if measures else {}
-
-
-@dataclass(frozen=True)
-class _Run:
-    """What the operator ``monthly`` asks of its run."""
-
-    partition_key: str
 
 
 def expected() -> list[Column]:

@@ -47,25 +47,6 @@ def enriched(clean: DataFrame, weather: DataFrame, planes: DataFrame, airports: 
     )
 
 
-def closed(run: qo.Run) -> dict[str, int]:
-    """A month is closed once all the days that it lists are there. Until then its turn comes again, at no cost.
-
-    While a day has failed it waits for somebody to mend that: ``qo up --once`` ends, and says so.
-    """
-    _, *lines = run.input("months").lines()
-    days = {f"{line.partition(',')[0]}.csv" for line in lines}
-    there = {piece.partition_key for piece in run.input("daily").pieces}
-    if missing := days - there:
-        raise qo.Reschedule(3, reason=f"waits for {len(missing)} of {len(days)} days, {min(missing)} first")
-    return {"days": len(days)}
-
-
-def monthly(daily: DataFrame, run: qo.Run) -> DataFrame:
-    """The days of one month, from files of each."""
-    month = (run.partition_key or "").removesuffix(".csv")
-    return daily.where(F.date_format("day", "yyyy-MM") == month)
-
-
 def tables(run: qo.Run) -> None:
     """A copy of each reference table: what is read from here on stays as it is, whatever becomes of the original."""
     for index, name in enumerate(TABLES):

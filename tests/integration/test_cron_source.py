@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 import sqlalchemy as sa
@@ -102,6 +103,52 @@ async def test_a_paused_source_is_silent_and_makes_up_for_the_latest_when_resume
     with state.write() as tx:
         pausing.resume(tx, "d.tick", "anna")
     assert (await cron.poll(emitter)).emitted == 1
+
+
+def announced(state: State) -> list[str]:
+    table = schema.events
+    with state.read() as tx:
+        return list(tx.execute(sa.select(table.c.partition_key).order_by(table.c.seq)).scalars())
+
+
+async def test_a_source_with_partitions_announces_each_one_that_was_missed(
+    state: State, state_clock: Clock
+) -> None:
+    nightly = {"schedule": "0 3 * * *", "timezone": "Europe/Berlin", "offset": -1}
+    days = {"kind": "day", "timezone": "Europe/Berlin", "weekdays": "MON-FRI"}
+    deployed(state, dag("d", source("tick", "cron", of=nightly, partitions=days)))
+    emitter = LocalEmitter(state)
+    await cron.poll(emitter)
+    with state.read() as tx:
+        begin = tx.now
+    state_clock.advance(10 * 86_400)
+    assert (await cron.poll(emitter)).emitted == len(announced(state))
+    assert (await cron.poll(emitter)).emitted == 0
+    with state.read() as tx:
+        times = Plan("0 3 * * *", "Europe/Berlin").times(begin, tx.now, 20)
+    before = [(at.astimezone(ZoneInfo("Europe/Berlin")) - timedelta(days=1)).date() for at in times]
+    assert announced(state) == [str(day) for day in before if day.weekday() < 5]
+
+
+async def test_of_times_in_one_partition_the_last_is_announced(state: State, state_clock: Clock) -> None:
+    deployed(state, dag("d", source("tick", "cron", of={"schedule": "0 * * * *"}, partitions={"kind": "month"})))
+    emitter = LocalEmitter(state)
+    await cron.poll(emitter)
+    state_clock.advance(5 * 3600)
+    assert (await cron.poll(emitter)).emitted in (1, 2)  # Two at the turn of a month.
+    assert len(set(announced(state))) == len(announced(state))
+
+
+async def test_what_was_missed_for_long_is_announced_in_turns(state: State, state_clock: Clock) -> None:
+    deployed(state, dag("d", source("tick", "cron", of={"schedule": "0 0 * * *"}, partitions={"kind": "day"})))
+    emitter = LocalEmitter(state)
+    await cron.poll(emitter)
+    state_clock.advance(50 * 86_400)
+    first = await cron.poll(emitter)
+    assert (first.emitted, first.wait_s) == (cron.MADE_UP_AT_ONCE, cron.HELD_INTERVAL_S)
+    while (await cron.poll(emitter)).emitted:
+        pass
+    assert len(announced(state)) == len(set(announced(state))) == 50
 
 
 async def test_a_plan_that_cannot_be_read_does_not_keep_the_others(state: State, state_clock: Clock) -> None:

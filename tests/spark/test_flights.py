@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import shutil
 import sys
@@ -141,9 +142,6 @@ def landed(directory: Path) -> None:
         sys.modules.pop("prepare", None)
     for day in range(1, FIRST.day):
         (directory / "flights" / f"2013-01-{day:02}.csv").unlink()
-    month = directory / "months" / "2013-01.csv"
-    header, *lines = month.read_text().splitlines(keepends=True)
-    month.write_text("".join([header, *(line for line in lines if line >= str(FIRST))]))
 
 
 def published(directory: Path, version: int) -> dict[str, list[str]]:
@@ -223,6 +221,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Qo:
     text = query.read_text()
     assert text.count("days >= 7") == 1
     query.write_text(text.replace("days >= 7", f"days >= {USUAL_DAYS}"))
+    # The month ends with these days.
+    others = [f"2013-01-{day:02}" for day in range(LAST.day + 1, 32)]
+    pipeline = place / "example" / "pipeline.yaml"
+    text = pipeline.read_text()
+    assert text.count('start: "2013-01-01"') == 1
+    pipeline.write_text(text.replace('start: "2013-01-01"', f'start: "{FIRST}", without: {json.dumps(others)}'))
     qo = Qo(place, session.ENVIRONMENT)
     ran = qo("up", "example", "--once", timeout_s=LIMIT_S)
     assert ran.code == 0, ran
@@ -251,16 +255,16 @@ def test_the_pipeline_makes_what_pandas_makes(built: Qo) -> None:
 
 @contextlib.contextmanager
 def edited(qo: Qo, carrier: str) -> Iterator[None]:
-    """One line of the operators is another one: the months leave a carrier out."""
-    operators = qo.cwd / "example" / "flights.py"
-    before = operators.read_text()
-    after = before.replace("== month)", f"== month).where(\"carrier <> '{carrier}'\")")
+    """One line of the pipeline is another one: the months leave a carrier out."""
+    pipeline = qo.cwd / "example" / "pipeline.yaml"
+    before = pipeline.read_text()
+    after = before.replace("SELECT * FROM daily", f"SELECT * FROM daily WHERE carrier <> '{carrier}'")
     assert after != before
-    operators.write_text(after)
+    pipeline.write_text(after)
     try:
         yield
     finally:
-        operators.write_text(before)
+        pipeline.write_text(before)
 
 
 @contextlib.contextmanager

@@ -521,8 +521,12 @@ def test_partitions_are_declared_with_what_their_kind_has(partitions: dict[str, 
 
 
 def test_partitions_are_declared_where_partitions_are_made():
-    nightly = {**SOURCE, "source": {"kind": "cron", "schedule": "0 3 * * *"}, "partitions": {"kind": "day"}}
-    assert "it announces cursors" in only(refused(document(nightly)))
+    nightly = {**SOURCE, "source": {"kind": "cron", "schedule": "0 3 * * *"}, "partitions": {"kind": "integer"}}
+    assert "it announces times, and no integer" in only(refused(document(nightly)))
+    daily = {**nightly, "source": {**nightly["source"], "offset": -1}, "partitions": {"kind": "day"}}
+    assert accepted(daily, JOB).jobs[0].source is not None
+    undeclared = {name: value for name, value in daily.items() if name != "partitions"}
+    assert "'offset' counts partitions" in only(refused(document(undeclared)))
     assert "has none" in only(refused(document({**SOURCE, "outputs": 0, "partitions": {"kind": "day"}})))
     assert accepted({**SOURCE, "partitions": {"kind": "integer", "range": 1000, "start": "5000"}})
 

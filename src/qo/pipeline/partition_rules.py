@@ -23,6 +23,11 @@ _READ_BACK = (("window", 1), ("offset", 0))
 
 def check_partitions(job_draft: JobDraft, report: Report) -> None:
     """Check that a job with declared partitions makes any, and that the declaration has the fields of its kind."""
+    source = job_draft.job.source
+    if source is not None and source.offset and job_draft.job.partitions is None:
+        message = f"'offset' counts partitions, and those of {job_draft.job.name!r} are not declared"
+        hint = "write 'partitions: {kind: day}' beside 'source:', or remove it"
+        report.add((*job_draft.path, "source", "offset"), message, hint, key=True)
     if job_draft.job.partitions is not None:
         _check_maker(job_draft, report)
         _check_fields(job_draft.job.partitions, (*job_draft.path, "partitions"), report)
@@ -33,9 +38,10 @@ def _check_maker(job_draft: JobDraft, report: Report) -> None:
     if job.outputs == 0:
         message = f"'partitions' says what is in the outputs of a job, and {job.name!r} has none"
         report.add(path, message, "remove it", key=True)
-    if job.source is not None and SOURCES[job.source.kind].emits_cursors:
-        message = f"{job.name!r} is a {job.source.kind} source: it announces cursors, not partitions"
-        report.add(path, message, "remove it", key=True)
+    emits_cursors = job.source is not None and SOURCES[job.source.kind].emits_cursors
+    if emits_cursors and job.source is not None and job.partitions is not None and not job.partitions.in_time:
+        message = f"{job.name!r} is a {job.source.kind} source: it announces times, and no {job.partitions.kind}"
+        report.add(path, message, "write a kind of time, such as 'kind: day', or remove it", key=True)
 
 
 def _check_fields(partitions: Partitions, path: Path, report: Report) -> None:

@@ -159,10 +159,19 @@ def _emits_partitions(producer: JobDraft) -> bool:
     """Return whether a job certainly emits partitions. What others emit is known only when they run."""
     spec = BUILT_IN.get(producer.job.operator)
     emits_partitions = spec is not None and spec.emits_partitions
-    return emits_partitions or producer.job.execution_strategy is Strategy.PER_PARTITION
+    announces_them = _announces_partitions(producer)
+    return emits_partitions or announces_them or producer.job.execution_strategy is Strategy.PER_PARTITION
+
+
+def _announces_partitions(producer: JobDraft) -> bool:
+    """Return whether a source that emits cursors otherwise emits partitions, because it declares what they are."""
+    source, partitions = producer.job.source, producer.job.partitions
+    return source is not None and partitions is not None and SOURCES[source.kind].emits_cursors
 
 
 def _cursor_kind(producer: JobDraft) -> SourceKind | None:
     """Return the kind of a source that emits nothing but cursors; None for any other job."""
     kind = producer.job.source.kind if producer.job.source is not None else None
+    if producer.job.partitions is not None:
+        return None
     return kind if kind is not None and SOURCES[kind].emits_cursors else None

@@ -34,7 +34,7 @@ class SourceSpec:
 
     config: Record  # Without ``kind``.
     runs_code: bool = False
-    emits_cursors: bool = False  # And nothing else.
+    emits_cursors: bool = False  # And nothing else, unless its partitions are declared.
     coalesces: bool = False  # May announce once what came while it was held back.
     # "module:function", imported by the scheduler. None: the scheduler has nothing to do for it.
     poller: str | None = None  # Called with the kind, an emitter and the settings; returns a Poller.
@@ -84,6 +84,13 @@ SOURCES: dict[SourceKind, SourceSpec] = {
             (
                 Field("schedule", LINE, "five fields, or rate(5 minutes).", required=True),
                 Field("timezone", ZONE, "the time zone of the schedule.", default="UTC"),
+                Field(
+                    "offset",
+                    Whole(-400, 400),
+                    "with declared partitions: by how many the one that is announced is moved from that of the "
+                    "planned time; -1 announces the one before.",
+                    default=0,
+                ),
             ),
         ),
         emits_cursors=True,

@@ -1,4 +1,4 @@
-"""Cron sources: one cursor event for each planned time, its seconds since 1970.
+"""Cron sources: one cursor event for each planned time, its seconds since 1970, or one for its partition.
 
 Any number of schedulers may run: the key of an event is its planned time, so the dispatcher accepts it once. An event
 is emitted before it is remembered. A scheduler that dies in between leaves an event that is emitted again, without
@@ -6,6 +6,9 @@ effect.
 
 While what a source feeds is overfull, its times wait. Then each is emitted by itself, or, if the source coalesces, the
 last one with a record of how many it stands for.
+
+A source that declares its partitions announces the one that contains a planned time, or another one from there
+(``offset``). All that were missed are made up for then, since none of them covers another.
 """
 
 from __future__ import annotations
@@ -15,10 +18,13 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from qo.api.contract.source import Coalesced
 from qo.api.contract.task import EventBody
 from qo.config.settings import Settings
 from qo.core.pipeline.dag import SourceKind
+from qo.core.pipeline.partitions import Part, Partitions, following, is_expected, part_at, preceding
 from qo.errors import QoError
 from qo.scheduler.emitter import Emitter, SourceView, by_job
 from qo.scheduler.poller import PollResult
@@ -82,6 +88,9 @@ async def _follow(emitter: Emitter, source: SourceView) -> tuple[int, float]:
     if source.held is not None:
         await _wait(emitter, source, memory, latest)
         return 0, min(next_s, HELD_INTERVAL_S)
+    if (partitions := _partitions_of(source)) is not None:
+        count, is_more = await _announce(emitter, source, memory, partitions)
+        return count, min(next_s, HELD_INTERVAL_S) if is_more else next_s
     if memory.held_from is None:
         await _emit(emitter, source, latest)
         await _remember(emitter, source, Memory(plan, latest))
@@ -116,6 +125,36 @@ async def _make_up(emitter: Emitter, source: SourceView, memory: Memory, latest:
     rest = Memory(plan, last) if last >= latest else Memory(plan, last, held_from, memory.waiting - len(times))
     await _remember(emitter, source, rest)
     return len(times)
+
+
+async def _announce(
+    emitter: Emitter, source: SourceView, memory: Memory, partitions: Partitions
+) -> tuple[int, bool]:
+    """Announce the partitions of the next times that are due; of several in one partition, the last. Return how many
+    there were, and whether there are more."""
+    times = memory.plan.times(memory.after, source.now, MADE_UP_AT_ONCE)
+    last_times = {
+        part.key: at for at in times if (part := _part_of(partitions, at, int(source.config.get("offset") or 0)))
+    }
+    for key, at in last_times.items():
+        event = EventBody(partition_key=key, attributes={"scheduled_at": at.isoformat()})
+        await emitter.emit(source.dag, source.job, key=f"cron:{at.isoformat()}", events=[event])
+    await _remember(emitter, source, Memory(memory.plan, times[-1] if times else source.now))
+    return len(last_times), len(times) == MADE_UP_AT_ONCE
+
+
+def _part_of(partitions: Partitions, at: datetime, offset: int) -> Part | None:
+    """Return the partition so many from the one that contains a time; None if it is not expected."""
+    part: Part | None = part_at(partitions, int(at.timestamp()))
+    for _ in range(abs(offset)):
+        if part is not None:
+            part = following(partitions, part) if offset > 0 else preceding(partitions, part)
+    return part if part is not None and is_expected(partitions, part) else None
+
+
+def _partitions_of(source: SourceView) -> Partitions | None:
+    declared = source.config.get("partitions")
+    return None if declared is None else msgspec.convert(declared, Partitions)
 
 
 async def _emit(emitter: Emitter, source: SourceView, at: datetime, coalesced: Coalesced | None = None) -> None:

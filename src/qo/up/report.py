@@ -16,6 +16,7 @@ from qo.dispatcher.versions import cutover
 from qo.dispatcher.views.pipeline_progress import Failure, Timing, failures, timings, version_plan
 from qo.dispatcher.views.published import Table, tables
 from qo.dispatcher.views.stuck import StuckTask
+from qo.dispatcher.views.waiting_partitions import WaitingPartition, find_waiting
 from qo.up import results
 from qo.up.installation import DeployedVersion
 from qo.up.pipeline_progress import Survey
@@ -38,6 +39,7 @@ class Report:
     tables: Sequence[Table]
     failures: Sequence[Failure]
     timings: Sequence[Timing]
+    waiting: Sequence[WaitingPartition] = ()  # Partitions that wait for others that they are made of.
 
 
 def report(tx: Tx, rollout: Rollout, since: datetime) -> Report:
@@ -57,6 +59,7 @@ def report(tx: Tx, rollout: Rollout, since: datetime) -> Report:
         tables=tables(tx, plan, ROWS),
         failures=failures(tx, dag, version),
         timings=timings(tx, dag, version, since),
+        waiting=find_waiting(tx, [job.edition_id for job in version_plan(tx, dag, version).jobs]),
     )
 
 
@@ -108,6 +111,9 @@ def document(report: Report, rollout: Rollout) -> dict[str, Any]:
             {"task_id": each.task_id, "job": each.job, "about": each.about, "error": each.error}
             for each in report.failures
         ],
+        "waiting": [
+            {"job": each.job, "partition_key": each.partition_key, "text": each.text} for each in report.waiting
+        ],
     }
 
 
@@ -139,6 +145,12 @@ def print_nothing_done(failed: Sequence[Failure], print_line: PrintLine) -> None
     """Print why there was nothing to do."""
     why = "tasks that failed before are not retried automatically" if failed else "everything is up to date"
     print_line(f"nothing to do: {why}")
+
+
+def print_waiting(waiting: Sequence[WaitingPartition], print_line: PrintLine) -> None:
+    """Print which partitions wait for others, and for which."""
+    for each in waiting:
+        print_line(f"not made: {each.job} {each.partition_key}: {each.text}")
 
 
 def print_stuck(stuck: Sequence[StuckTask], print_line: PrintLine) -> None:

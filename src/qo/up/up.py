@@ -152,6 +152,8 @@ def _print_report(
     if result.last_survey is not None:
         report.print_open(result.last_survey, print_line)
     report.print_sinks(result.sinks, print_line)
+    for each in reports:
+        report.print_waiting(each.waiting, print_line)
     report.print_failures(failed, print_line)
     report.print_stuck(result.stuck, print_line)
     refused = any(each.staged is not None and each.refusal is not None for each in result.rollouts)

@@ -108,6 +108,7 @@ class Source(_Part, frozen=True, kw_only=True):
     kind: SourceKind
     schedule: str | None = None  # cron: five fields, or "rate(5 minutes)".
     timezone: str | None = None
+    offset: int = 0  # cron: by how many partitions the one that is announced is moved; -1: the one before.
     webhook_path: str | None = None
     secret: str | None = None  # webhook: the logical name of the secret that signs.
     path: str | None = None  # files: a directory, or s3://bucket/prefix.

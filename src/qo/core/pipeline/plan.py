@@ -51,7 +51,7 @@ _OPERATIONAL = frozenset(
     }
 )
 _OPERATIONAL_CONFIG = {"ingest": frozenset({"missing"})}  # By operator.
-_OPERATIONAL_SOURCE = frozenset({"schedule", "timezone", "webhook_path", "secret", "poll_seconds"})
+_OPERATIONAL_SOURCE = frozenset({"schedule", "timezone", "offset", "webhook_path", "secret", "poll_seconds"})
 _OPERATIONAL_INPUT = frozenset({"refresh"})
 
 

@@ -66,6 +66,11 @@ def remember(tx: Tx, edition_id: str, memory: Any, error: str | None = None) -> 
     tx.execute(sa.update(sources).where(this).values(**values, last_error=error, updated_at=tx.now))
 
 
+def _declared(job: LiveJob) -> dict[str, Any]:
+    """Return what the partitions are that the source announces, if it says so."""
+    return {} if job.job.partitions is None else {"partitions": msgspec.to_builtins(job.job.partitions)}
+
+
 def _describe(live: Topology, job: LiveJob, row: sa.RowMapping | None, held: str | None) -> LiveSource:
     source = job.job.source
     if source is None:
@@ -79,7 +84,7 @@ def _describe(live: Topology, job: LiveJob, row: sa.RowMapping | None, held: str
         version=job.version_number,
         active=job.status is VersionStatus.ACTIVE,
         kind=source.kind,
-        config={name: fields[name] for name in _CONFIG_FIELDS if name in fields},
+        config={name: fields[name] for name in _CONFIG_FIELDS if name in fields} | _declared(job),
         paused=live.pause_reason(job),
         held=held,
         backpressure_mode=mode_of(job.job),
