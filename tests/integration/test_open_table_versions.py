@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
+from qo.agent.collection import Collected, collect
+from qo.api.contract.garbage import JudgeRequest, PrefixVerdict
+from qo.dispatcher.engine import garbage
+from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.versions import cutover
+from qo.store.local_directory import LocalDirectory
 from support.dispatcher.pipelines import dag, deployed, edited, live, loaded, source, staged
 from support.dispatcher.states import Clock
 from support.dispatcher.tables import TableSite, table_site
@@ -113,3 +121,60 @@ def test_a_table_of_segments_that_gets_partitions_begins_anew(site: TableSite) -
     site.keep()
     assert site.rows(key=True) == [(1, None), (2, "a")]
     assert len(site.table().history()) == 1
+
+
+def collected(site: TableSite, keep_s: float) -> Collected:
+    async def judge(prefixes: Sequence[str]) -> list[PrefixVerdict]:
+        with site.state.write() as tx:
+            return garbage.judge(tx, JudgeRequest(prefixes=list(prefixes), keep_s=keep_s))
+
+    return asyncio.run(collect(LocalDirectory(site.root), judge, dry_run=False))
+
+
+def test_snapshots_are_dropped_before_their_files_and_metadata_that_nobody_names_goes(site: TableSite) -> None:
+    for number in range(4):
+        site.commit({"id": [number]}, "a")
+        site.keep()
+    metadata = site.root / site.record().dataset_id / "metadata"
+    before = site.record().revision
+    assert collected(site, 3600).prefixes == 0
+    assert len(list(metadata.glob("*.avro"))) == 8
+    site.clock.advance(7200)
+    kept = collected(site, 3600)
+    assert (kept.prefixes, sorted(kept.kept_by_reason.values())) == (0, [1, 3])
+    for snapshot in site.table().snapshots():
+        assert site.table().scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows == 1
+    site.keep()
+    assert [each.snapshot_id for each in site.table().snapshots()] == [before]
+    assert collected(site, 3600).prefixes == 3
+    assert site.rows() == [(3,)]
+    site.clock.advance(7200)
+    collected(site, 3600)
+    assert len(list(metadata.glob("*.avro"))) == 2
+    assert len(list(metadata.glob("*.json"))) == 1
+    assert (metadata / "version-hint.text").read_text() == f"{site.record().metadata_version}\n"
+    assert site.rows() == [(3,)]
+
+
+def test_about_a_hundred_snapshots_are_kept(site: TableSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qo.core.iceberg.table_state.SNAPSHOTS_MAX", 3)
+    for number in range(6):
+        site.commit({"id": [number]}, "ab"[number % 2])
+        site.keep()
+    table = site.table()
+    assert len(table.snapshots()) == 3
+    assert [each.snapshot_id for each in table.history()] == [each.snapshot_id for each in table.snapshots()]
+    assert site.rows() == [(4,), (5,)]
+
+
+def test_a_name_that_is_published_no_more_is_no_table(site: TableSite) -> None:
+    site.commit({"id": [1]}, "a")
+    site.keep()
+    with_one_name = dag("shop", source("orders", drift="add"), publish={"orders": "orders"})
+    number = staged(site.state, with_one_name).version
+    with site.state.write() as tx:
+        cutover.activate(tx, "shop", number, "ann", force=True)
+    site.keep()
+    assert site.rows() == [(1,)]
+    with site.state.read() as tx:
+        assert [row.name for row in tx.execute(sa.select(schema.open_tables.c.name))] == ["orders"]

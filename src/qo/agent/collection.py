@@ -1,7 +1,8 @@
 """Deletes files that nobody needs any more: lists the data root, asks which prefixes may go, deletes those.
 
 Each prefix is judged and deleted by itself, so an interrupted collection is simply started again. Only files below the
-prefix of an attempt, its log and manifests of versions are touched, never bundles, latest manifests or foreign files.
+prefix of an attempt, its log, manifests of versions and metadata of tables are touched, never bundles, latest manifests
+or foreign files.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from qo.api.contract.garbage import PREFIXES_MAX, PrefixVerdict
 from qo.core import run_log
 from qo.dispatcher.engine.garbage import PREFIX
+from qo.dispatcher.tables.table_retention import KEY as TABLE_KEY
 from qo.dispatcher.views.manifests import KEY
 from qo.errors import NotFound
 from qo.store.directory import Directory
@@ -24,7 +26,7 @@ Judge = Callable[[Sequence[str]], Awaitable[Sequence[PrefixVerdict]]]
 
 @dataclass(slots=True)
 class Candidate:
-    """The prefix of an attempt with the files below it, the same of its log, or a manifest."""
+    """The prefix of an attempt with the files below it, the same of its log, or a file of a manifest or a table."""
 
     prefix: str  # Below the data root, without a slash at its end.
     is_manifest: bool = False
@@ -68,12 +70,12 @@ async def collect(
 
 
 async def _candidates(root: Directory) -> AsyncIterator[Candidate]:
-    """Every prefix of an attempt, every log and every manifest of a version, each once."""
+    """Every prefix of an attempt, every log, and every file of a manifest or a table, each once."""
     current: Candidate | None = None
     with suppress(NotFound):  # Nothing was written yet.
         async for page in root.list():
             for file in page:
-                is_manifest = KEY.match(file.path) is not None
+                is_manifest = KEY.match(file.path) is not None or TABLE_KEY.match(file.path) is not None
                 prefix = file.path if is_manifest else "/".join(file.path.split("/")[:4])
                 is_log = run_log.PREFIX.match(prefix) is not None
                 if not is_manifest and (file.path == prefix or not (is_log or PREFIX.match(prefix))):

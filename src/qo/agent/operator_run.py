@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from base64 import b64encode
 from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from qo.agent import parquet_footers
 from qo.agent.code.loaded import Code, OwnCode
 from qo.agent.dataset_files import Storage
 from qo.api.contract.task import (
@@ -34,6 +36,7 @@ from qo.api.contract.task import (
     WorkOutput,
 )
 from qo.config.location import local_path
+from qo.core.pipeline.file_stats import FileStats, pack_stats
 from qo.errors import Forbidden, NotFound, QoError, UsageError
 from qo.store.private import make_data_directory
 from qo.store.secret_files import read_secret
@@ -115,6 +118,8 @@ class RunOutput:
         self._files: list[str] = []
         self._bytes = 0
         self._rows: int | None = None
+        self._file_stats: dict[str, FileStats] = {}
+        self._footers: dict[str, tuple[Any, int]] = {}  # With sizes.
         self._about: dict[str, Any] = {}
         self.skipped = False
 
@@ -124,6 +129,7 @@ class RunOutput:
         uri = self.uri(name)
         self._storage.write(uri, data)
         self.add(name, size=len(data), rows=rows)
+        self._measure(name, data)
         return uri
 
     def path(self, name: str = "") -> Path:
@@ -139,6 +145,12 @@ class RunOutput:
 
     def add(self, name: str, *, size: int = 0, rows: int | None = None) -> None:
         """Add a file that was written by other means to the output."""
+        self.add_measured(name, None, size=size, rows=rows)
+        if self.prefix.startswith("file:") and name.endswith(parquet_footers.SUFFIX):
+            self._measure(name, local_path(self.uri(name)))
+
+    def add_measured(self, name: str, stats: FileStats | None, *, size: int = 0, rows: int | None = None) -> None:
+        """Add a file with what is known about its columns."""
         if name in self._files:
             raise UsageError(f"{name!r} was written twice: give every file a name of its own")
         if len(self._files) == FILES_MAX:
@@ -150,6 +162,19 @@ class RunOutput:
         self._bytes += size
         if rows is not None:
             self._rows = (self._rows or 0) + rows
+
+        if stats is not None:
+            self._file_stats[name] = stats
+
+    def _measure(self, name: str, source: Path | bytes) -> None:
+        """Keep the rows and bytes of a Parquet file for ``body``, which knows the columns."""
+        if name.endswith(parquet_footers.SUFFIX) and (footer := parquet_footers.read_footer(source)) is not None:
+            self._footers[name] = footer, len(source) if isinstance(source, bytes) else source.stat().st_size
+
+    def _pack_stats(self) -> bytes | None:
+        types = parquet_footers.column_types(self.columns)
+        stats = {name: parquet_footers.footer_stats(*each, types) for name, each in self._footers.items()}
+        return b64encode(pack_stats(stats | self._file_stats)) if stats or self._file_stats else None
 
     def describe(
         self,
@@ -202,6 +227,7 @@ class RunOutput:
             columns=self.columns,
             columns_seen=None if self.columns is None else len(self.details.columns or ()),
             stats=self.stats,
+            file_stats=self._pack_stats(),
             based_on=self.based_on,
             **(described or about),
         )

@@ -13,8 +13,8 @@ Prefix = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 class JudgeRequest(Body):
-    # Paths below the data root: dataset/generation/task/attempt, _manifests/name/revision.json, or
-    # _logs/day/task/attempt.
+    # Paths below the data root: dataset/generation/task/attempt, _manifests/name/revision.json,
+    # dataset/metadata/file, or _logs/day/task/attempt.
     prefixes: list[Prefix] = Field(min_length=1, max_length=PREFIXES_MAX)
     keep_s: float = Field(ge=0, le=100 * 366 * 86_400.0)  # Keep what ended or was replaced within this time.
     log_keep_s: float | None = Field(

@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Base64Bytes, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from qo.api.contract.body import Answer, Body
@@ -15,6 +15,7 @@ from qo.core.pipeline.states import Outcome
 NUMBER_MAX = 2**63 - 1
 SIZE_MAX = 2**50  # Of one output: sums over many outputs must fit in 64 bits, too.
 FILES_MAX = 10_000  # Per commit.
+FILE_STATS_BYTES_MAX = 4 << 20
 
 
 class Fence(Body):
@@ -292,6 +293,11 @@ class OutputBody(Body):
         description="How many columns the output had when the attempt was claimed: it may lack those added since.",
     )
     stats: dict[str, Any] = {}  # Statistics collected while it was written.
+    file_stats: Annotated[Base64Bytes, Field(max_length=FILE_STATS_BYTES_MAX)] | None = Field(
+        default=None,
+        repr=False,
+        description="Rows, bytes and statistics of the columns of each file, by its name: MessagePack in zlib.",
+    )
     # For appends: the revision that the rows were compared with. Refused if there is a later commit.
     based_on: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
 

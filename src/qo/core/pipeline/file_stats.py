@@ -26,7 +26,7 @@ class ColumnStats(msgspec.Struct, frozen=True, array_like=True):
 
     size: _Number  # Compressed bytes.
     values: _Number  # Nulls included.
-    nulls: _Number
+    nulls: _Number | None  # None: unknown.
     lower: bytes | None = None  # None: unknown, or there are only nulls.
     upper: bytes | None = None
 

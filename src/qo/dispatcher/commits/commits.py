@@ -354,6 +354,7 @@ def _stored(tx: Tx, entry: Entry, hashes: _Hashes) -> dict[str, Any]:
         "bytes": body.bytes,
         "schema_hash": hashes[entry.place],
         "stats": body.stats or None,
+        "file_stats": body.file_stats,
         "task_id": entry.row["id"],
         "attempt": entry.attempt,
         "committed_at": tx.now,

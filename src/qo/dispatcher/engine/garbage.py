@@ -16,7 +16,9 @@ The verdict "gone" is final: no fact that it rests on can change. The commits ar
 Current output of a generation without a live version is given up only on request (``retired``). Then the generation
 is marked as well, and no version can use it again: deploying or rolling back to one is refused.
 
-``views.manifests`` judges the files of manifests.
+Replaced output that a snapshot of a table shows is kept until the table has dropped it.
+
+``views.manifests`` judges the files of manifests, and ``tables.table_retention`` those of tables.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from qo.core.pipeline.topology import LIVE
 from qo.dispatcher.commits.retention import COLLECTION_LOCK
 from qo.dispatcher.state import scans, schema, topology
 from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.tables import table_retention
 from qo.dispatcher.views import manifests
 
 _ID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -58,14 +61,16 @@ def judge(tx: Tx, request: JudgeRequest) -> list[PrefixVerdict]:
     places = {text: place for text in request.prefixes if (place := _parse_prefix(text)) is not None}
     evidence = _Evidence(tx, set(places.values()), before, retired=request.retired)
     verdicts = manifests.judge(tx, request.prefixes, before)
+    verdicts |= table_retention.judge_metadata(tx, request.prefixes, before)
     log_keep_s = request.keep_s if request.log_keep_s is None else request.log_keep_s
     verdicts |= _judge_logs(tx, request.prefixes, tx.now - timedelta(seconds=log_keep_s))
     for text, place in places.items():
         reason = evidence.reason_to_keep(place)
         verdicts[text] = (reason is None, reason or evidence.reason_to_delete(place))
     if not request.dry_run:
+        table_retention.mark_expired(tx, evidence.listing_datasets, before)
         _mark_collected(tx, evidence, {place for text, place in places.items() if verdicts[text][0]})
-    unknown = (False, "neither the prefix of an attempt nor a manifest nor a log")
+    unknown = (False, "neither the prefix of an attempt nor a manifest nor a log nor a file of a table")
     answers = [(text, *verdicts.get(text, unknown)) for text in request.prefixes]
     return [PrefixVerdict(prefix=text, gone=is_gone, why=why) for text, is_gone, why in answers]
 
@@ -138,6 +143,10 @@ class _Evidence:
         self._pinned = _pinned_revisions(tx, tasks, used)
         self._earliest_starts = _earliest_starts(tasks)
         self._retired_generations = _retired_generations(tx, used, before) if retired else set[str]()
+        self._listed = table_retention.listed_revisions(
+            tx, {self._generations[each]["dataset_id"] for each in used if each in self._generations}
+        )
+        self.listing_datasets: set[str] = set()  # Whose tables alone keep something.
 
     def reason_to_keep(self, place: _Place) -> str | None:
         """Return why a place must be kept; None if it may be deleted."""
@@ -178,6 +187,7 @@ class _Evidence:
         is_given_up = generation["collected_at"] is not None or use.generation_id in self._retired_generations
         pins = self._pinned.get(use.generation_id, ())
         earliest_start = self._earliest_starts.get(generation["edition_id"])
+        listed = self._listed.get(use.generation_id, ())
         if use.is_current and not is_given_up:
             return (
                 "it is current" if use.generation_id == place.generation_id else "current output shares its files"
@@ -192,6 +202,9 @@ class _Evidence:
             return "a running task reads it as it was"
         if earliest_start is not None and earliest_start < use.replaced_at:
             return "its job has been running since before it was replaced"  # And may compare rows with it.
+        if any(revision >= use.first if use.is_current else use.was_read_at(revision) for revision in listed):
+            self.listing_datasets.add(generation["dataset_id"])
+            return "a snapshot of its table shows it; the snapshot is dropped first, so collect again"
         return None
 
 

@@ -143,7 +143,9 @@ def _metrics(stats: FileStats, ids: Mapping[str, int]) -> dict[str, Any]:
     return {
         "column_sizes": [{"key": id_, "value": each.size} for id_, each in columns],
         "value_counts": [{"key": id_, "value": each.values} for id_, each in columns],
-        "null_value_counts": [{"key": id_, "value": each.nulls} for id_, each in columns],
+        "null_value_counts": [
+            {"key": id_, "value": each.nulls} for id_, each in columns if each.nulls is not None
+        ],
         "lower_bounds": [{"key": id_, "value": each.lower} for id_, each in columns if each.lower is not None],
         "upper_bounds": [{"key": id_, "value": each.upper} for id_, each in columns if each.upper is not None],
     }

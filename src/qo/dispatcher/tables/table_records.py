@@ -52,11 +52,15 @@ def load_table(tx: Tx, due: DueTable) -> StoredTable:
     expire = [row["expire_before"] for row in ours if row["expire_before"] is not None]
     return StoredTable(
         versions=versions,
-        state=TableState() if contents is None else _DECODER.decode(contents),
+        state=decode_state(contents),
         expire_before=max(expire, default=None),
         metadata_location=None if latest is None else latest["metadata_location"],
         hinted_version=0 if latest is None else min(row["hinted_version"] for row in ours),
     )
+
+
+def decode_state(contents: bytes | None) -> TableState:
+    return TableState() if contents is None else _DECODER.decode(contents)
 
 
 def add_rows(tx: Tx, due: DueTable) -> None:

@@ -11,10 +11,10 @@ ever written; the attempt that wrote it lists it once.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from qo.config.settings import Settings
 from qo.config.spark import BucketAccess
+from qo.core.pipeline.file_stats import FileStats
 from qo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,12 +42,17 @@ _SUFFIXES = {".parquet": Format.PARQUET, ".jsonl": Format.JSON, ".json": Format.
 class File:
     name: str  # Relative to the directory.
     size: int
+    description: Mapping[str, Any] | None = None  # Of what its writer measured.
 
 
 class Files(Protocol):
-    @property
-    def count(self) -> Callable[[str, Sequence[File]], int] | None:
-        """Counts rows of files below a directory by their footers; None where reading each takes too long."""
+    counts_rows: bool  # Whether ``measure`` is a quick way to learn the number of rows.
+
+    def measure(self, uri: str, files: Sequence[File], types: Mapping[str, Any]) -> list[FileStats | None]:
+        """Return the statistics of files below a directory that were just written; None where they are not known.
+
+        ``types``: of columns, by name in lower case.
+        """
         ...
 
     def read(self, spark: SparkSession, uris: Sequence[str], schema: StructType | None) -> DataFrame:
@@ -57,8 +63,11 @@ class Files(Protocol):
         """
         ...
 
-    def write(self, frame: DataFrame, uri: str) -> None:
-        """Write Parquet files below a new directory. Raises UsageError if it exists."""
+    def write(self, frame: DataFrame, uri: str, ids: Mapping[str, int] | None = None) -> None:
+        """Write Parquet files below a new directory. Raises UsageError if it exists.
+
+        ``ids``: of columns, by name, to be written into the files.
+        """
         ...
 
     def list_files(self, uri: str) -> list[File]:

@@ -15,7 +15,8 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from importlib import import_module
 from typing import Any
 
@@ -43,6 +44,7 @@ NAME = "qo_parquet"
 FILE_LIST = "_files.json"
 GROUPS_MAX = 128  # At most so many Spark tasks read.
 BATCH_ROWS = 32_768
+TEXT_CHARS_MAX = 256  # Of a bound; longer ones are left out.
 _DAMAGE = ("Corrupt", "corrupt", "thrift", "Unexpected end", "magic bytes", "footer", "Not a Parquet")
 
 
@@ -221,12 +223,14 @@ def _conform(batch: Batch, target: Schema) -> Batch:
 class _Part(WriterCommitMessage):
     name: str | None  # None: there were no rows.
     size: int
+    stats: dict[str, Any] | None = None
 
 
 class _Writer(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
         self._directory = options["directory"]
+        self._field_ids: dict[str, int] = json.loads(options.get("fieldids", "{}"))
 
     def write(self, iterator: Iterator[Batch]) -> WriterCommitMessage:
         context = TaskContext.get()
@@ -239,16 +243,21 @@ class _Writer(DataSourceArrowWriter):
         if first is None:
             return _Part(None, 0)
         with filesystem.open_output_stream(f"{self._directory}/{name}") as file:
-            with pq.ParquetWriter(file, first.schema) as writer:
-                writer.write_batch(first)
+            schema, footers = _with_field_ids(first.schema, self._field_ids), list[Any]()
+            with pq.ParquetWriter(file, schema, metadata_collector=footers) as writer:
+                writer.write_batch(first.cast(schema))
                 for batch in filled:
-                    writer.write_batch(batch)
+                    writer.write_batch(batch.cast(schema))
             size = file.tell()
-        return _Part(name, size)
+        return _Part(name, size, _describe(footers[0]) if footers else None)
 
     def commit(self, messages: Any) -> None:
         """Write the list of files as one object, so that nobody has to list the directory."""
-        files = [{"name": each.name, "size": each.size} for each in messages if each is not None and each.name]
+        files = [
+            {"name": each.name, "size": each.size, "stats": each.stats}
+            for each in messages
+            if each is not None and each.name
+        ]
         with open_filesystem(self._options).open_output_stream(f"{self._directory}/{FILE_LIST}") as file:
             file.write(json.dumps(sorted(files, key=lambda each: str(each["name"]))).encode())
 
@@ -259,3 +268,45 @@ class _Writer(DataSourceArrowWriter):
                 # Credentials of an attempt delete nothing: qo collect does, once nobody needs the files.
                 with suppress(OSError):
                     filesystem.delete_file(f"{self._directory}/{each.name}")
+
+
+def _with_field_ids(schema: Schema, ids: Mapping[str, int]) -> Schema:
+    if set(ids) != set(schema.names):
+        return schema
+    fields = [each.with_metadata({b"PARQUET:field_id": str(ids[each.name]).encode()}) for each in schema]
+    return pa.schema(fields)
+
+
+def _describe(footer: Any) -> dict[str, Any]:
+    """Return rows and columns of a file as JSON can hold them: size, values, nulls, least and greatest value."""
+    columns: dict[str, list[Any]] = {}
+    groups = [footer.row_group(at) for at in range(footer.num_row_groups)]
+    for at in range(footer.num_columns):
+        chunks = [each.column(at) for each in groups]
+        stats = [each.statistics for each in chunks]
+        nulls: list[Any] = [
+            each.null_count if each is not None and each.has_null_count else None for each in stats
+        ]
+        known = None not in nulls
+        full = [
+            each
+            for chunk, each in zip(chunks, stats, strict=True)
+            if not known or each.null_count < chunk.num_values
+        ]
+        has_bounds = bool(full) and all(each is not None and each.has_min_max for each in full)
+        columns[footer.schema.column(at).path] = [
+            sum(each.total_compressed_size for each in chunks),
+            sum(each.num_values for each in chunks),
+            sum(nulls) if known else None,
+            _plain_value(min(each.min for each in full)) if has_bounds else None,
+            _plain_value(max(each.max for each in full)) if has_bounds else None,
+        ]
+    return {"rows": footer.num_rows, "columns": columns}
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= TEXT_CHARS_MAX else None
+    if isinstance(value, bool | int):
+        return value
+    return str(value) if isinstance(value, date | Decimal) else None

@@ -7,7 +7,7 @@ needed, it comes from the files' footers. Spark decides how many files there are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -19,8 +19,11 @@ from pyspark.sql import functions as F
 
 from qo.agent.operator_run import RunOutput
 from qo.api.contract.task import Work
+from qo.core.iceberg.iceberg_types import is_atomic
 from qo.core.pipeline.columns import Column
-from qo.errors import UsageError
+from qo.core.pipeline.field_ids import assign_field_ids
+from qo.core.pipeline.file_stats import FileStats
+from qo.errors import QoError, UsageError
 from qo.spark.io.appending import uncommitted_rows
 from qo.spark.io.columns import column_bodies, columns_from_bodies, merge_columns, writable_columns
 from qo.spark.io.files import File, Files
@@ -61,15 +64,22 @@ def write(
     not fit those of the dataset.
     """
     columns = writable_columns(frame.schema)
+    ids = field_ids_of(columns)
     merge_columns(columns_from_bodies(output.details.columns), columns, work.drift)
     if work.update_strategy == APPEND and work.unique_key:
         label = f"{work.dag}.{work.job}"
         frame = uncommitted_rows(spark, frame, work.unique_key, output, files, label)
     standard = _standard_measures(frame, work)
-    if measures or len(standard) > 1 or files.count is None:
-        values, new_files = _write_and_observe(frame, output, files, [*standard, *measures])
+    types = {each.name.lower(): each.type for each in columns}
+    if measures or len(standard) > 1 or not files.counts_rows:
+        values, new_files = _write_and_observe(frame, output, files, [*standard, *measures], ids)
+        stats = files.measure(output.prefix, new_files, types)
     else:
-        values, new_files = _write_and_count(frame, output, files, files.count)
+        # To count rows while they are written takes longer than a small write itself: the footers have the number.
+        files.write(frame, output.prefix, ids)
+        new_files = files.list_files(output.prefix)
+        stats = files.measure(output.prefix, new_files, types)
+        values = [_count_rows(output, new_files, stats)]
     rows, *edges = values[: len(standard)]
     if len(new_files) > FILES_MAX:
         raise UsageError(
@@ -78,8 +88,8 @@ def write(
     if rows == 0 and new_files:
         files.delete(output.prefix)  # Spark writes a file without rows.
         new_files = []
-    for at, each in enumerate(new_files):
-        output.add(each.name, size=each.size, rows=rows if at == 0 else None)
+    for at, (each, its) in enumerate(zip(new_files, stats, strict=False)):
+        output.add_measured(each.name, its, size=each.size, rows=rows if at == 0 else None)
     output.columns = column_bodies(columns)
     output.stats |= {each.name: json_value(value) for each, value in zip(standard[1:], edges, strict=True)}
     observed = {each.name: value for each, value in zip(measures, values[len(standard) :], strict=True)}
@@ -101,27 +111,39 @@ def _standard_measures(frame: DataFrame, work: Work) -> list[Measure]:
 
 
 def _write_and_observe(
-    frame: DataFrame, output: RunOutput, files: Files, measures: Sequence[Measure]
+    frame: DataFrame,
+    output: RunOutput,
+    files: Files,
+    measures: Sequence[Measure],
+    ids: Mapping[str, int] | None,
 ) -> tuple[list[Any], list[File]]:
     """Write; return the value of each measure, and the files."""
     observation = Observation()
     # Generated names: Spark wants each once, and those of measures may be anything.
     columns = [each.column.alias(f"m{at}") for at, each in enumerate(measures)]
-    files.write(frame.observe(observation, *columns), output.prefix)
+    files.write(frame.observe(observation, *columns), output.prefix, ids)
     values = observation.get
     return [values[f"m{at}"] for at in range(len(measures))], files.list_files(output.prefix)
 
 
-def _write_and_count(
-    frame: DataFrame, output: RunOutput, files: Files, count: Callable[[str, Sequence[File]], int]
-) -> tuple[list[Any], list[File]]:
-    """Write; return the number of rows by the files' footers, and the files.
+def _count_rows(output: RunOutput, files: Sequence[File], stats: Sequence[FileStats | None]) -> int:
+    """Return the rows of all files. Raises QoError for a file that is damaged."""
+    rows = 0
+    for file, its in zip(files, stats, strict=True):
+        if its is None:
+            raise QoError(f"the file {output.prefix}/{file.name} was written just now, and cannot be read")
+        rows += its.rows
+    return rows
 
-    To count rows while they are written takes longer than a small write itself.
+
+def field_ids_of(columns: Sequence[Column]) -> dict[str, int] | None:
+    """Return the ids of columns, by name, that files are to have; None if they are to have none.
+
+    Fields within columns get no ids, and readers take either all ids of a file or none.
     """
-    files.write(frame, output.prefix)
-    new_files = files.list_files(output.prefix)
-    return [count(output.prefix, new_files)], new_files
+    return (
+        assign_field_ids(each.name for each in columns) if all(is_atomic(each.type) for each in columns) else None
+    )
 
 
 def json_value(value: Any) -> Any:
