@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from base64 import b64encode
-from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from qo.agent import parquet_footers
 from qo.agent.code.loaded import Code, OwnCode
 from qo.agent.dataset_files import Storage
+from qo.agent.file_measures import FileMeasures
+from qo.agent.run_logger import RunLogger
 from qo.api.contract.task import (
     FILES_MAX,
     CheckBody,
@@ -36,7 +36,7 @@ from qo.api.contract.task import (
     WorkOutput,
 )
 from qo.config.location import local_path
-from qo.core.pipeline.file_stats import FileStats, pack_stats
+from qo.core.pipeline.file_stats import FileStats
 from qo.errors import Forbidden, NotFound, QoError, UsageError
 from qo.store.private import make_data_directory
 from qo.store.secret_files import read_secret
@@ -118,8 +118,7 @@ class RunOutput:
         self._files: list[str] = []
         self._bytes = 0
         self._rows: int | None = None
-        self._file_stats: dict[str, FileStats] = {}
-        self._footers: dict[str, tuple[Any, int]] = {}  # With sizes.
+        self._measures = FileMeasures()
         self._about: dict[str, Any] = {}
         self.skipped = False
 
@@ -129,7 +128,7 @@ class RunOutput:
         uri = self.uri(name)
         self._storage.write(uri, data)
         self.add(name, size=len(data), rows=rows)
-        self._measure(name, data)
+        self._measures.read(name, data)
         return uri
 
     def path(self, name: str = "") -> Path:
@@ -143,14 +142,8 @@ class RunOutput:
             raise UsageError(f"{name!r} cannot name an output file: it is relative to the output's own prefix")
         return f"{self.prefix}/{name}"
 
-    def add(self, name: str, *, size: int = 0, rows: int | None = None) -> None:
+    def add(self, name: str, *, size: int = 0, rows: int | None = None, stats: FileStats | None = None) -> None:
         """Add a file that was written by other means to the output."""
-        self.add_measured(name, None, size=size, rows=rows)
-        if self.prefix.startswith("file:") and name.endswith(parquet_footers.SUFFIX):
-            self._measure(name, local_path(self.uri(name)))
-
-    def add_measured(self, name: str, stats: FileStats | None, *, size: int = 0, rows: int | None = None) -> None:
-        """Add a file with what is known about its columns."""
         if name in self._files:
             raise UsageError(f"{name!r} was written twice: give every file a name of its own")
         if len(self._files) == FILES_MAX:
@@ -164,17 +157,9 @@ class RunOutput:
             self._rows = (self._rows or 0) + rows
 
         if stats is not None:
-            self._file_stats[name] = stats
-
-    def _measure(self, name: str, source: Path | bytes) -> None:
-        """Keep the rows and bytes of a Parquet file for ``body``, which knows the columns."""
-        if name.endswith(parquet_footers.SUFFIX) and (footer := parquet_footers.read_footer(source)) is not None:
-            self._footers[name] = footer, len(source) if isinstance(source, bytes) else source.stat().st_size
-
-    def _pack_stats(self) -> bytes | None:
-        types = parquet_footers.column_types(self.columns)
-        stats = {name: parquet_footers.footer_stats(*each, types) for name, each in self._footers.items()}
-        return b64encode(pack_stats(stats | self._file_stats)) if stats or self._file_stats else None
+            self._measures.add(name, stats)
+        elif self.prefix.startswith("file:"):
+            self._measures.read(name, local_path(self.uri(name)))
 
     def describe(
         self,
@@ -227,7 +212,7 @@ class RunOutput:
             columns=self.columns,
             columns_seen=None if self.columns is None else len(self.details.columns or ()),
             stats=self.stats,
-            file_stats=self._pack_stats(),
+            file_stats=self._measures.pack(self.columns),
             based_on=self.based_on,
             **(described or about),
         )
@@ -271,7 +256,7 @@ class Run:
         self.rejected: list[OutputBody] = []  # Outputs that failed, kept for inspection.
         label = run_label(work)
         about = {"task_id": work.task_id, "attempt": work.attempt, "job": f"{work.dag}.{work.job}"}
-        self.log = _RunLog(logging.getLogger("qo.run"), about | {"run_label": label}, label)
+        self.log = RunLogger(logging.getLogger("qo.run"), about | {"run_label": label}, label)
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -404,18 +389,6 @@ def run_label(work: Work) -> str:
     what = work.partition_key if work.partition_key is not None else work.cursor
     about = "" if what is None else f"@{what}"
     return f"{work.dag}.{work.job}{about}, task {work.task_id}"
-
-
-class _RunLog(logging.LoggerAdapter[logging.Logger]):
-    """Begins each line with the name of its run: a worker has many at a time."""
-
-    def __init__(self, logger: logging.Logger, about: Mapping[str, Any], name: str) -> None:
-        super().__init__(logger, about)
-        self._name = name
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        # Names of jobs and keys of partitions have no percent sign, so the message stays a valid format.
-        return f"{self._name}: {msg}", {**kwargs, "extra": {**(self.extra or {}), **(kwargs.get("extra") or {})}}
 
 
 def _in_event_loop() -> bool:

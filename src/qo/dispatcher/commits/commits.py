@@ -65,8 +65,6 @@ _LOCKED = Prepared(
 _REPLACED = Prepared(sa.update(_commits).where(_commits.c.revision == sa.bindparam("gone")))
 _POINTER = [each.name for each in _partitions.c if each.name != "revision"]
 _Place = tuple[str, str]  # Of a partition: generation and key.
-
-
 _Hashes = Mapping[_Place, str | None]  # What the columns of each are known by.
 
 

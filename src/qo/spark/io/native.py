@@ -57,8 +57,8 @@ def with_field_ids(frame: DataFrame, ids: Mapping[str, int] | None) -> DataFrame
     if ids is None:
         return frame
     columns = [F.col("`" + name.replace("`", "``") + "`") for name in ids]
-    named = zip(columns, ids.items(), strict=True)
-    return frame.select(*(column.alias(name, metadata={FIELD_ID: id_}) for column, (name, id_) in named))
+    pairs = zip(columns, ids.items(), strict=True)
+    return frame.select(*(column.alias(name, metadata={FIELD_ID: id_}) for column, (name, id_) in pairs))
 
 
 class LocalFiles:

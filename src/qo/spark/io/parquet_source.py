@@ -287,17 +287,17 @@ def _describe(footer: Any) -> dict[str, Any]:
         nulls: list[Any] = [
             each.null_count if each is not None and each.has_null_count else None for each in stats
         ]
-        known = None not in nulls
+        all_count = None not in nulls
         full = [
             each
             for chunk, each in zip(chunks, stats, strict=True)
-            if not known or each.null_count < chunk.num_values
+            if not all_count or each.null_count < chunk.num_values
         ]
         has_bounds = bool(full) and all(each is not None and each.has_min_max for each in full)
         columns[footer.schema.column(at).path] = [
             sum(each.total_compressed_size for each in chunks),
             sum(each.num_values for each in chunks),
-            sum(nulls) if known else None,
+            sum(nulls) if all_count else None,
             _plain_value(min(each.min for each in full)) if has_bounds else None,
             _plain_value(max(each.max for each in full)) if has_bounds else None,
         ]

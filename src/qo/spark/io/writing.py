@@ -89,7 +89,7 @@ def write(
         files.delete(output.prefix)  # Spark writes a file without rows.
         new_files = []
     for at, (each, its) in enumerate(zip(new_files, stats, strict=False)):
-        output.add_measured(each.name, its, size=each.size, rows=rows if at == 0 else None)
+        output.add(each.name, size=each.size, rows=rows if at == 0 else None, stats=its)
     output.columns = column_bodies(columns)
     output.stats |= {each.name: json_value(value) for each, value in zip(standard[1:], edges, strict=True)}
     observed = {each.name: value for each, value in zip(measures, values[len(standard) :], strict=True)}
