@@ -73,6 +73,63 @@ def add_rebuild(state: State, count: int) -> None:
     _vacuum(state)
 
 
+def add_correction(state: State, count: int, number: int) -> None:
+    """Have all partitions made again, for the ``number``-th time: as tasks of invalidations that have ended."""
+    maker = f"x{number}"
+    with state.write() as tx:
+        live = topology.load(tx)
+        by_name = {each.job.name: each for each in live.jobs.values()}
+        source, reader = by_name["orders"], by_name["clean"]
+        later = f"to_timestamp(1735689600 + {86_400 * number} + i)"
+        if not tx.on_postgres:
+            later = f"strftime('%Y-%m-%d %H:%M:%f000', 1735689600 + {86_400 * number} + i, 'unixepoch')"
+        times = dict.fromkeys(
+            ("available_at", "created_at", "updated_at", "started_at", "completed_at", "released_at"), later
+        )
+        cause = _id(tx, f"v{number}")
+        changed = {
+            "id": _id(tx, maker),
+            "dedupe_key": f"'invalidation:' || {cause}",
+            "invalidation_id": cause,
+            "event_seq": "NULL",
+        }
+        _insert(tx, schema.tasks, count, {**_task_values(tx, source, reader), **changed, **times})
+        attempt = {"task_id": _id(tx, maker), "attempt": "1", "lease_id": _id(tx, "b"), "outcome": "'completed'"}
+        _insert(tx, schema.attempts, count, {**attempt, "started_at": later, "ended_at": later})
+        pin = {
+            "task_id": _id(tx, maker),
+            "position": "0",
+            "partition_key": _KEY,
+            "revision": "i + 1",
+            **_of(source),
+        }
+        _insert(tx, schema.task_inputs, count, pin)
+        over = {"reason": "'replaced'", "created_at": later, "spread_at": later, "processed_at": later}
+        _insert(tx, schema.invalidations, count, {"id": cause, **_of(source), **_where(), **over})
+        read = {"invalidation_id": cause, "edition_id": f"'{reader.edition_id}'", "task_id": _id(tx, maker)}
+        _insert(tx, schema.invalidation_readers, count, {**read, "processed_at": later})
+        event = {"id": _id(tx, f"g{number}"), "received_at": later, "state": "'filtered'", "fanout": "0"}
+        _insert(tx, schema.events, count, {**event, **_of(reader), **_where(), "producer_task_id": _id(tx, maker)})
+        latest = tx.value(sa.select(sa.func.max(schema.commits.c.revision)))
+        made = {**_of(reader), **_where(), "rows": "10", "bytes": "100", "task_id": _id(tx, maker)}
+        made |= {"location": f"'{maker}/' || i", "files": _FILES, "committed_at": later}
+        _insert(tx, schema.commits, count, {**made, "attempt": "1"})
+        tx.execute(
+            sa.text(
+                f"UPDATE commits SET replaced_by = revision + {count} WHERE revision > {latest - count} "
+                f"AND revision <= {latest}"
+            )
+        )
+        tx.execute(
+            sa.text(
+                f"UPDATE partitions SET revision = revision + {count}, task_id = "
+                f"(SELECT c.task_id FROM commits c WHERE c.revision = partitions.revision + {count}) "
+                f"WHERE generation_id = '{reader.outputs[0].generation_id}'"
+            )
+        )
+    _vacuum(state)
+
+
 def _vacuum(state: State) -> None:
     """Have the tables as autovacuum leaves them in time.
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from bench.dispatcher import claimable, claims, definitions, flow, growth, orchestrators, statements, throughput
+from bench.dispatcher import (
+    claimable,
+    claims,
+    definitions,
+    flow,
+    growth,
+    orchestrators,
+    purging,
+    statements,
+    throughput,
+)
 
 FAMILIES = [
     *definitions.FAMILIES,
@@ -13,4 +23,5 @@ FAMILIES = [
     *throughput.FAMILIES,
     *orchestrators.FAMILIES,
     *growth.FAMILIES,
+    *purging.FAMILIES,
 ]

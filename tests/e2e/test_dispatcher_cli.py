@@ -204,6 +204,19 @@ def test_the_database_is_upgraded_and_says_where_it_stands(qo: Qo) -> None:
     assert "in all" in qo.ok("db", "size")
 
 
+def test_history_is_purged_after_a_look_at_it(qo: Qo) -> None:
+    qo.json("db", "upgrade")
+    assert "kept for ever" in qo.here("db", "purge").err
+    assert "would be purged" in qo.ok("db", "purge", "--older-than", "90d", "--dry-run")
+    assert "say --yes" in qo.here("db", "purge", "--versions-older-than", "90d").err
+    assert qo.json("db", "purge", "--older-than", "90d", "--yes") == {
+        "tasks": 0,
+        "events": 0,
+        "generations": 0,
+        "dry_run": False,
+    }
+
+
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [

@@ -80,7 +80,7 @@ GROUPS = {
         "doctor": ("admin.doctor", "Prove that a store can be trusted with a queue."),
         "conformance": ("admin.conformance", "Test a store with qo's conformance suite."),
         "config": ("admin.settings", "Show the settings, and where each comes from."),
-        "db": ("admin.db", "Upgrade the state database; show its version and size."),
+        "db": ("admin.db", "Upgrade, measure and purge the state database."),
         "token": ("admin.token", "Create, list and revoke tokens for the dispatcher."),
         "key": ("admin.key", "Generate keys that encrypt; manage keys that sign."),
         "policy": ("admin.policy", "Print the IAM policy that a role needs."),

@@ -149,6 +149,26 @@ class DispatcherSettings:
         help="Days for which idempotency keys of sources, undeliverable wake-ups, results of data checks and rejected "
         "outputs are kept; 0: for ever.",
     )
+    keep_history_days: int = setting(
+        0,
+        "QO_DISPATCHER_KEEP_HISTORY_DAYS",
+        kind=kinds.whole(0, 36_500),
+        help="Days for which tasks, attempts and events are kept that nothing depends on any more, because their work "
+        "was done again since; 0: for ever.",
+    )
+    keep_versions_days: int = setting(
+        0,
+        "QO_DISPATCHER_KEEP_VERSIONS_DAYS",
+        kind=kinds.whole(0, 36_500),
+        help="Days after which a version that was replaced, rolled back or abandoned is given up: its data and its "
+        "tasks go, and its jobs cannot be deployed again as they were; 0: never.",
+    )
+    purge_per_s: int = setting(
+        500,
+        "QO_DISPATCHER_PURGE_PER_S",
+        kind=kinds.whole(1, 500),
+        help="The most tasks or events a second that are examined to purge history.",
+    )
     operator_limits: str | None = setting(
         None,
         "QO_OPERATOR_LIMITS",

@@ -23,6 +23,7 @@ from qo.dispatcher.engine.loops import (
     backfill,
     bulk_change,
     comparison,
+    history_purge,
     invalidation,
     manifest,
     pressure,
@@ -223,6 +224,11 @@ class Dispatcher:
                 RELEASED,
             ),
             Part(LoopName.PURGE, partial(purge.tick, state, settings.keep_days), PURGE_S),
+            Part(
+                LoopName.HISTORY_PURGE,
+                partial(history_purge.tick, state, history_purge.keep_of(settings), settings.purge_per_s),
+                WATCH_S,
+            ),
             Part(LoopName.MANIFEST, partial(manifest.tick, state, self.settings), MANIFEST_S),
             Part(LoopName.TABLES, partial(table_keeper.tick, state, self.settings), TABLES_S),
         )

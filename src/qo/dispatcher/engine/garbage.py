@@ -134,6 +134,7 @@ class _Evidence:
     def __init__(self, tx: Tx, places: Collection[_Place], before: datetime, *, retired: bool) -> None:
         self._before = before
         self._attempts = _load_attempts(tx, {(each.task_id, each.attempt) for each in places})
+        self._purged = _purged_places(tx, [each for each in places if self._attempt(each) is None])
         # A running attempt is kept, whatever it has committed.
         ended = {each for each in places if self._reason_of_attempt(each) is None}
         self.uses = _load_uses(tx, ended)
@@ -166,16 +167,19 @@ class _Evidence:
     def reason_to_delete(self, place: _Place) -> str:
         """Return why a place may be deleted."""
         if place not in self.uses:
-            return "the attempt committed nothing"
+            return "its task was purged" if place in self._purged else "the attempt committed nothing"
         return (
             "no version can use its generation" if self.current_generations(place) else "it was replaced long ago"
         )
 
+    def _attempt(self, place: _Place) -> sa.RowMapping | None:
+        return self._attempts.get((place.task_id, place.attempt))
+
     def _reason_of_attempt(self, place: _Place) -> str | None:
         """Return why it must be kept, whatever it has committed; None if its attempt gives no reason."""
-        attempt = self._attempts.get((place.task_id, place.attempt))
+        attempt = self._attempt(place)
         if attempt is None:
-            return "this dispatcher does not know it"
+            return None if place in self._purged else "this dispatcher does not know it"
         if attempt["ended_at"] is None:
             return "the attempt is running"
         if attempt["late_lease_id"] == attempt["lease_id"]:
@@ -233,6 +237,22 @@ def _load_attempts(tx: Tx, pairs: Collection[tuple[str, int]]) -> dict[tuple[str
     tasks = batches(sorted({task_id for task_id, _ in pairs}))
     rows = [row for some in tasks for row in tx.all(query.where(_attempts.c.task_id.in_(some)))]
     return {(row["task_id"], row["attempt"]): row for row in rows}
+
+
+def _purged_places(tx: Tx, unknown: Sequence[_Place]) -> set[_Place]:
+    """Return the places of attempts that were purged: with their task, or with all of a generation that was given up.
+
+    What is merely unknown may have been written after a backup that this state was restored from.
+    """
+    purged, collected = set[str](), set[str]()
+    for some in batches(unknown):
+        table, generations = schema.purged_tasks, [each.generation_id for each in some]
+        purged.update(
+            tx.execute(sa.select(table.c.id).where(table.c.id.in_([each.task_id for each in some]))).scalars()
+        )
+        given_up = sa.and_(_generations.c.id.in_(generations), _generations.c.collected_at.is_not(None))
+        collected.update(tx.execute(sa.select(_generations.c.id).where(given_up)).scalars())
+    return {each for each in unknown if each.task_id in purged or each.generation_id in collected}
 
 
 def _load_uses(tx: Tx, places: Collection[_Place]) -> dict[_Place, list[_Use]]:

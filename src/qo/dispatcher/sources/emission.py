@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -18,7 +17,7 @@ from qo.api.contract.source import EVENTS_MAX, KEY_MAX, Coalesced, EmitAnswer
 from qo.api.contract.task import SIZE_MAX, EventBody, OutputBody
 from qo.core.lifecycle import Claim, Complete, Rejected
 from qo.core.pipeline.dag import SourceKind, to_json
-from qo.core.pipeline.event import Event, validate
+from qo.core.pipeline.event import Event, event_id, validate
 from qo.core.pipeline.plan import derive_id, logical_job_id
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 from qo.dispatcher.attempts.running import own_events
@@ -28,12 +27,15 @@ from qo.dispatcher.events import event_log as kept_events
 from qo.dispatcher.events.event_log import ProducedEvent
 from qo.dispatcher.state import topology
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.state.schema import emissions
+from qo.dispatcher.state.prepared import Prepared
+from qo.dispatcher.state.schema import emissions, purged_tasks
 from qo.dispatcher.tasks import backpressure, dedupe_keys, rows
 from qo.dispatcher.tasks.creation import NewTask, create
 from qo.errors import Forbidden, HeldBack, IdempotencyConflict, NotFound, Refused, UsageError
 
 LOCATION_LEN_MAX = 2000
+
+_PURGED = Prepared(sa.select(purged_tasks.c.id).where(purged_tasks.c.id.in_(sa.bindparam("ids", expanding=True))))
 
 
 def emit(
@@ -204,12 +206,21 @@ def _record(
         tx,
         [commits.Entry(row, row["attempt"], write) for row in tasks for write in writes[row["id"]]],
     )
-    produced = [
-        ProducedEvent(each.producer, event, each.task.task_id, 1) for each in pending for event in each.events
-    ]
-    ids = iter(kept_events.accept_all(tx, produced).ids)
+    new = {row["id"] for row in tasks}
+    kept_events.accept_all(
+        tx,
+        [
+            ProducedEvent(each.producer, event, each.task.task_id, 1)
+            for each in pending
+            if each.task.task_id in new  # The events of the others were stored with their tasks.
+            for event in each.events
+        ],
+    )
     return {
-        each.job.edition_id: {"task_id": each.task.task_id, "event_ids": list(islice(ids, len(each.events)))}
+        each.job.edition_id: {
+            "task_id": each.task.task_id,
+            "event_ids": [event_id(each.producer, event) for event in each.events],
+        }
         for each in pending
     }
 
@@ -246,7 +257,9 @@ def _create_completed(
     tx: Tx, pending: Sequence[_Emission], by: str, coalesced: Coalesced | None
 ) -> list[rows.Row]:
     """Create, claim and complete the tasks of the emissions; return those that are new."""
-    new = {each.task_id for each in create(tx, [each.task for each in pending]) if each.new}
+    purged = _purged(tx, [each.task.task_id for each in pending])
+    unknown = [each.task for each in pending if each.task.task_id not in purged]
+    new = {each.task_id for each in create(tx, unknown) if each.new}
     tasks = rows.load_all(tx, sorted(new))
     leases = {id_: derive_id("lease", id_, 1) for id_ in tasks}
     claimed = _apply(
@@ -265,6 +278,11 @@ def _create_completed(
             for row in claimed
         ],
     )
+
+
+def _purged(tx: Tx, ids: Sequence[str]) -> set[str]:
+    """Return the tasks that were purged: what they announced was announced, and the key counts once."""
+    return {id_ for (id_,) in tx.rows(_PURGED, {"ids": ids})}
 
 
 def _apply(tx: Tx, moves: Sequence[rows.Move]) -> list[rows.Row]:

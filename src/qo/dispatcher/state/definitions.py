@@ -37,6 +37,7 @@ dag_versions = sa.Table(
     column("ready_at", Instant, null=True),
     column("activated_at", Instant, null=True),
     column("replaced_version_id", Id, null=True),  # What was active before it.
+    column("ended_at", Instant, null=True),  # When it stopped being live; null: it is live.
     sa.UniqueConstraint("dag", "content_hash"),
     sa.UniqueConstraint("dag", "number"),
     sa.Index("ix_dag_versions_live", "status", **where("status IN ('staged', 'ready', 'active')")),

@@ -25,5 +25,6 @@ class LoopName(StrEnum):
     INVOKER = "invoker"
     SWEEPER = "sweeper"
     PURGE = "purge"
+    HISTORY_PURGE = "history purge"
     MANIFEST = "manifest"
     TABLES = "tables"

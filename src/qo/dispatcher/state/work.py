@@ -193,6 +193,13 @@ attempts = sa.Table(
     column("data_access", sa.String(20), null=True),  # DataAccess, as it was reported.
 )
 
+purged_tasks = sa.Table(
+    "purged_tasks",  # Ids of tasks that were purged: they are not created again, and their files are garbage.
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    column("purged_at", Instant),
+)
+
 task_inputs = sa.Table(
     "task_inputs",  # Lineage: which committed revision of what was read.
     metadata,

@@ -70,7 +70,7 @@ def activate(tx: Tx, dag: str, number: int, by: str, force: bool = False) -> Cut
     replaced = active(tx, dag)
     stored = _publishable(tx, version)
     if replaced is not None:
-        _set(tx, replaced["id"], status=VersionStatus.RETIRED)
+        _set(tx, replaced["id"], status=VersionStatus.RETIRED, ended_at=tx.now)
     ready_at = version["ready_at"] or tx.now
     _set(tx, version["id"], status=VersionStatus.ACTIVE, ready_at=ready_at, activated_at=tx.now)
     _point(tx, dag, version["id"], replaced["id"] if replaced is not None else None)
@@ -102,9 +102,9 @@ def rollback(tx: Tx, dag: str, by: str, replaces: int | None = None) -> CutoverA
     stored = _publishable(tx, target)
     generations = [output.generation_id for job in stored.jobs for output in job.outputs]
     retention.require_kept(tx, generations, f"version {target['number']} of {dag!r}")
-    _set(tx, current["id"], status=VersionStatus.ROLLED_BACK)
+    _set(tx, current["id"], status=VersionStatus.ROLLED_BACK, ended_at=tx.now)
     stored_versions.record_rollback(tx, current["id"], by)
-    _set(tx, target["id"], status=VersionStatus.ACTIVE, activated_at=tx.now)
+    _set(tx, target["id"], status=VersionStatus.ACTIVE, activated_at=tx.now, ended_at=None)
     _point(tx, dag, target["id"], _rollback_target(tx, target))
     publishing.publish(tx, stored)
     epoch = topology.bump(tx)
@@ -139,7 +139,7 @@ def abandon(tx: Tx, dag: str, number: int, by: str) -> CutoverAnswer:
         raise Refused(
             f"version {number} of {dag!r} is {_status_text(version)}: only a staged or ready one can be abandoned"
         )
-    _set(tx, version["id"], status=VersionStatus.ABANDONED)
+    _set(tx, version["id"], status=VersionStatus.ABANDONED, ended_at=tx.now)
     epoch = topology.bump(tx)
     stopped = bulk_changes.cancel(
         tx,

@@ -274,7 +274,7 @@ def _stage(tx: Tx, target: Plan, version_id: str, by: str, *, rebuilds: bool) ->
     tx.execute(
         sa.update(_versions)
         .where(_versions.c.id == version_id)
-        .values(status=status, ready_at=None if rebuilds else tx.now)
+        .values(status=status, ready_at=None if rebuilds else tx.now, ended_at=None)
     )
     epoch = topology.bump(tx)
     if waiting is not None:

@@ -5,8 +5,7 @@
     emissions                        after ``keep_days``: the events of a source by idempotency key
     checks and rejected outputs      after ``keep_days``; the files of rejected outputs are garbage then
 
-Everything else is the audit trail and is kept: events and deliveries, which ``tallies`` counts; tasks and attempts;
-commits and their inputs.
+Everything else is the audit trail: ``history_purge`` deletes what nothing depends on, if that is wished.
 
 Repeating the key of a deleted emission creates nothing twice: the ids of its task and events are derived from the key,
 and those are kept. Only the check that the key comes with the same events is lost.
