@@ -201,6 +201,22 @@ def test_a_version_that_a_rollback_leads_to_is_never_given_up(state: State, stat
         assert cutover.rollback(tx, "shop", "tests").active == 1
 
 
+def test_what_a_listed_snapshot_shows_is_kept_until_the_table_drops_it(state: State, state_clock: Clock) -> None:
+    clean = abandoned(state)
+    state_clock.advance(400 * DAY)
+    generation, dataset = clean.outputs[0].generation_id, clean.outputs[0].dataset_id
+    row = {"dag": "shop", "name": "t", "dataset_id": dataset, "table_uuid": "u", "metadata_version": 1}
+    with state.write() as tx:
+        listed = [[generation, 1]]
+        tx.execute(sa.insert(schema.open_tables).values(**row, updated_at=tx.now, listed=listed))
+    purged(state)
+    assert [each for each in all_of(state, schema.commits) if each["generation_id"] == generation]
+    with state.write() as tx:
+        tx.execute(sa.update(schema.open_tables).values(listed=[]))
+    purged(state)
+    assert not [each for each in all_of(state, schema.commits) if each["generation_id"] == generation]
+
+
 def test_a_round_is_taken_up_where_it_was_left_and_starts_once_a_day(state: State, state_clock: Clock) -> None:
     corrected(state, state_clock, times=4)
     state_clock.advance(200 * DAY)

@@ -21,6 +21,7 @@ from qo.core.task import Status
 from qo.dispatcher.state import scans, schema
 from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.tables import table_retention
 from qo.dispatcher.tasks.dedupe_keys import DedupeKey, KeyKind
 
 _tasks, _attempts, _inputs, _purged = schema.tasks, schema.attempts, schema.task_inputs, schema.purged_tasks
@@ -112,7 +113,7 @@ class _Facts:
         generations = _load_generations(tx, {row["edition_id"] for row in rows})
         collected = {row["id"] for row in generations if row["collected_at"] is not None} | set(also_given_up)
         collected |= _collected(tx, {row["generation_id"] for row in rows} - {None})
-        self.given_up = frozenset(collected - _pinned_by_active(tx) if collected else ())
+        self.given_up = frozenset(collected - _in_use(tx, collected) if collected else ())
         self._with_outputs = {row["edition_id"] for row in generations}
         in_use = {row["edition_id"] for row in generations if row["id"] not in self.given_up}
         self.given_up_editions = self._with_outputs - in_use
@@ -179,9 +180,11 @@ def _announcing(tx: Tx, ids: Sequence[str]) -> set[str]:
     return _column_values(tx, sa.select(_events.c.producer_task_id), _events.c.producer_task_id, ids)
 
 
-def _pinned_by_active(tx: Tx) -> set[str]:
-    """Return the generations that attempts read which run, or may still finish."""
-    pinned = set[str]()
+def _in_use(tx: Tx, given_up: Collection[str]) -> set[str]:
+    """Return the generations that attempts read which run, or may still finish, and those that open tables show: their
+    snapshots are dropped when files are collected."""
+    datasets = _column_values(tx, sa.select(_generations.c.dataset_id), _generations.c.id, given_up)
+    pinned = set(table_retention.listed_revisions(tx, datasets))
     for which in (scans.running(), _tasks.c.late_lease_id.is_not(None)):
         ids = list(tx.execute(sa.select(_tasks.c.id).where(which)).scalars())
         for some in batches(ids):
