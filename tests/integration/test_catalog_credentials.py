@@ -13,13 +13,15 @@ from pyiceberg.catalog.rest import RestCatalog
 
 from qo.config.settings import S3Settings
 from qo.dispatcher import aws
+from qo.dispatcher.engine.loops import table_keeper
 from qo.dispatcher.state.database import State, open_state
 from support.catalog.client_venvs import talking
 from support.catalog.iceberg_tables import write_table
 from support.catalog.records import store_record
 from support.catalog.snippets import command_at
+from support.dispatcher.isolated_sites import isolated_site
 from support.dispatcher.listeners import served
-from support.dispatcher.pipelines import dag, deployed, source
+from support.dispatcher.pipelines import dag, deployed, job, source
 from support.dispatcher.states import create_tables
 from support.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server, client_of, is_refused
 from support.servers.sts import ROLE, sts_server
@@ -119,9 +121,35 @@ async def test_lent_credentials_read_their_table_and_nothing_else(
         assert rows == ROWS.to_pylist()
 
 
-def read_rows(uri: str, token: str) -> list[dict[str, Any]]:
+MADE = dag(
+    "made",
+    source("days"),
+    job("written", reads="days", operator="table_operators:write"),
+    publish={"written": "written"},
+)
+
+
+async def test_what_an_attempt_wrote_in_a_bucket_is_a_table_for_whoever_has_a_token(
+    books: State, sts_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with isolated_site(books, tmp_path, sts_server, MADE) as site:
+        for day in ("monday", "sunday"):
+            assert (await site.run("written", day))["status"] == "completed"
+        assert await table_keeper.tick(books, site.dispatcher.context.settings) == 1
+        path = "/iceberg/v1/namespaces/made/tables/written"
+        lent = (await site.dispatcher.get(path, "reader", headers=ASKING)).json()["storage-credentials"]
+        assert [each["prefix"] for each in lent] == [f"s3://{site.bucket}/root/{site.dataset('written')}/"]
+        # From here on there is nothing but the token: the dispatcher has what it serves in memory.
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+        uri, token = f"{site.dispatcher.addresses.public}/iceberg", site.dispatcher.tokens["reader"]
+        rows = await asyncio.to_thread(read_rows, uri, token, "made.written")
+        assert sorted((row["day"], row["length"]) for row in rows) == [("monday", 6), ("sunday", 6)]
+
+
+def read_rows(uri: str, token: str, table: str = "shop.orders") -> list[dict[str, Any]]:
     catalog = RestCatalog("qo", uri=uri, token=token)
-    return catalog.load_table("shop.orders").scan().to_arrow().to_pylist()
+    return catalog.load_table(table).scan().to_arrow().to_pylist()
 
 
 async def test_where_the_role_is_off_nothing_is_lent_and_tables_are_served_all_the_same(

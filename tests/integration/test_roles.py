@@ -322,6 +322,7 @@ MAY: dict[str, dict[str, str]] = {
     "queues/python/leases/a/1/t": {"viewer": "r", "operator": "rwd", PYTHON: "rwd"},
     "queues/spark/tasks/a/t.json": {"dispatcher": "rw", "viewer": "r", "operator": "rw"},
     "lake/dataset/part-0": {PYTHON: "rw", "task": "rw"},
+    "lake/dataset/metadata/v1.metadata.json": {"dispatcher": "rw", PYTHON: "rw", "task": "rw"},
     "lake/_manifests/sales/latest.json": {"dispatcher": "rw", PYTHON: "rw", "task": "rw"},
     "lake/bundles/b.zip": {"dispatcher": "rw", PYTHON: "rw", "task": "rw", SCOPED: "r"},
     "lake/_logs/2026-01-01/t/1/1.jsonl": {"dispatcher": "r", PYTHON: "rw", "task": "rw", SCOPED: "w"},

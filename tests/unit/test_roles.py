@@ -137,7 +137,7 @@ def test_the_guide_gives_the_reason_of_every_grant() -> None:
         "JoinQueueNames",
         "ReadCodeNames",
     }
-    named -= {"KeepManifestsNames", "HoldDatasetsNames", "ReadLogsNames", "RememberPurgeNames"}
+    named -= {"KeepManifestsNames", "KeepTablesNames", "HoldDatasetsNames", "ReadLogsNames", "RememberPurgeNames"}
     reasons = page.partition("### Why each is there")[2].partition("\n## ")[0]
     explained = set(re.findall(r"^\| `(\w+)` \|", reasons, re.MULTILINE))
     assert explained == named

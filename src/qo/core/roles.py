@@ -273,6 +273,8 @@ def _of_data(role: Role, runtime: str | None, scoped: bool) -> list[Grant]:
         return [
             Grant("KeepManifests", (READ, WRITE, LIST), patterns),
             Grant("ReadLogs", (READ, LIST), (f"{run_log.DIRECTORY}/*",)),
+            Grant("KeepTables", (READ, WRITE, LIST), ("*/metadata/*",)),
+            Grant("MeasureFiles", (LIST,), ("*",)),
         ]
     if role is Role.WORKER and runtime is not None and scoped:
         return [

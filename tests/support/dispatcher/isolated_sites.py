@@ -50,6 +50,7 @@ class Site:
     server: S3Server
     bucket: str
     settings: Settings  # Of the worker.
+    dag: str
 
     @property
     def state(self) -> State:
@@ -57,7 +58,7 @@ class Site:
 
     async def run(self, name: str, key: str) -> dict[str, Any]:
         """Run a task of a job, and return the row of its attempt, with the task's own beside."""
-        task_id = partition_task(self.state, live(self.topology, f"shop.{name}"), key)
+        task_id = partition_task(self.state, live(self.topology, f"{self.dag}.{name}"), key)
         with self.state.write() as tx:
             woken(tx, task_id)
         async with self.dispatcher.worker() as worker:
@@ -72,10 +73,13 @@ class Site:
         assert attempt is not None
         return {**task, **attempt, "status": task["status"]}
 
+    def dataset(self, name: str) -> str:
+        """The id of a job's output."""
+        return live(self.topology, f"{self.dag}.{name}").outputs[0].dataset_id
+
     def written(self, name: str) -> list[str]:
         """The URIs of the objects of a job's output."""
-        dataset = live(self.topology, f"shop.{name}").outputs[0].dataset_id
-        listed = self.server.admin.list_objects_v2(Bucket=self.bucket, Prefix=f"root/{dataset}/")
+        listed = self.server.admin.list_objects_v2(Bucket=self.bucket, Prefix=f"root/{self.dataset(name)}/")
         return [f"s3://{self.bucket}/{each['Key']}" for each in listed.get("Contents", [])]
 
 
@@ -103,17 +107,18 @@ async def isolated_site(
 ) -> AsyncIterator[Site]:
     bucket = server.make_bucket(versioned=False)
     given = {"data": f"s3://{bucket}/root", "role_arn": role, "sts_endpoint": server.endpoint}
-    async with served(state, directory, **given) as dispatcher:
+    s3 = S3Settings(endpoint=server.endpoint, region=server.region)
+    async with served(state, directory, s3=s3, **given) as dispatcher:
         base = dispatcher.context.settings
         chosen = replace(base.dispatcher, internal_url=dispatcher.addresses.internal, worker_token=WORKER)
         settings = Settings(
             dispatcher=chosen,
-            s3=S3Settings(endpoint=server.endpoint, region=server.region),
+            s3=s3,
             spark=spark or SparkSettings(),
         )
         settings = replace(settings, worker=replace(settings.worker, credentials=use))
         async with open_agent(settings, opener, CodeStore(BlockingFiles())) as agent:
-            yield Site(dispatcher, agent, deployed(state, wanted), server, bucket, settings)
+            yield Site(dispatcher, agent, deployed(state, wanted), server, bucket, settings, wanted.name)
 
 
 def object_body(server: S3Server, uri: str) -> bytes:

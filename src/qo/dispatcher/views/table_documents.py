@@ -17,7 +17,6 @@ from qo.errors import CorruptRecord
 from qo.store.blocking_files import BlockingFiles
 
 KEPT_BYTES_MAX = 32 * 1024 * 1024
-DOCUMENT_BYTES_MAX = 256 * 1024 * 1024
 
 
 class TableDocuments:
@@ -39,7 +38,7 @@ class TableDocuments:
             if body is not None:
                 self._bodies.move_to_end(location)
         if body is None:
-            body = BlockingFiles(settings).read(_uri(location), bytes_max=DOCUMENT_BYTES_MAX)
+            body = BlockingFiles(settings).read(_uri(location))
             self._keep(location, body)
         return _decode(location, body)
 
