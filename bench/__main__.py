@@ -17,6 +17,7 @@ SUITES = {  # Each module has FAMILIES.
     "worker": "bench.worker.suite",
     "dispatcher": "bench.dispatcher.suite",
     "spark": "bench.spark.suite",
+    "tables": "bench.tables.suite",
 }
 
 

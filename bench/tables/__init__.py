@@ -1,0 +1,1 @@
+"""Tables: what it takes to keep them."""
