@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from qo.api.contract.dataset import FreshnessState
 from qo.api.contract.task import CheckBody, Claimed, ColumnBody, Outcome
 from qo.api.contract.why import StepKind, Verdict
 from qo.core.pipeline.columns import Column
@@ -13,10 +15,11 @@ from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.commits import dataset_columns, replacing
 from qo.dispatcher.engine.loops import purge
 from qo.dispatcher.state import schema
+from qo.dispatcher.state import topology as topologies
 from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks import operator_actions
 from qo.dispatcher.tasks.creation import NewTask
-from qo.dispatcher.views import quality
+from qo.dispatcher.views import datasets, freshness_states, quality
 from qo.dispatcher.views.why.answer import why
 from qo.errors import LeaseLost, NotFound, UsageError
 from support.dispatcher.pipeline_tasks import (
@@ -431,3 +434,49 @@ def test_why_says_that_what_would_replace_a_partition_was_rejected(state: State,
         answer = why(tx, "orders_clean@a")
     assert answer.verdict is Verdict.THERE
     assert held.work.outputs[0].prefix in "".join(answer.lines)
+
+
+def test_a_dataset_is_late_by_the_clock_when_nothing_runs(state: State, state_clock: Clock) -> None:
+    fresh = [{"freshness": {"column": "at", "within": "2h"}, "severity": "warn"}]
+    orders = source("orders")
+    topology = deployed(
+        state, dag("shop", orders, job("clean", reads="orders", runtime="spark", expectations=fresh))
+    )
+    clean = live(topology, "shop.clean")
+
+    def complete(key: str, age: timedelta) -> None:
+        feed(state, live(topology, "shop.orders"), key)
+        held = claimed(state, partition_task(state, clean, key))
+        with state.read() as tx:
+            observed = {"latest": (tx.now - age).isoformat(), "age_s": int(age.total_seconds())}
+        check = CheckBody(
+            output=0,
+            name="freshness at within 2h",
+            kind="freshness",
+            severity="warn",
+            passed=True,
+            observed=observed,
+            expected={"within": "2h"},
+        )
+        finish(state, held, outputs=[output(held)], checks=[check])
+
+    def states() -> list[FreshnessState]:
+        with state.read() as tx:
+            [of_dataset] = datasets.show_dataset(tx, "shop.clean").freshness
+            assert why(tx, "shop.clean").freshness == [of_dataset]
+            [(_, _, seconds)] = freshness_states.count_late_seconds(tx, topologies.load(tx))
+            assert (seconds > 0) == (of_dataset.late_since is not None)
+            return [of_dataset]
+
+    assert states()[0].latest is None
+    complete("one", timedelta(minutes=30))
+    complete("older", timedelta(days=3))
+    assert states()[0].late_since is None
+    state_clock.advance(2 * 3600)
+    [late] = states()
+    assert late.late_since is not None
+    assert late.text.startswith("late: the latest at is 2h 30m old, and 2h are declared")
+    with state.read() as tx:
+        assert late.text in why(tx, "shop.clean").lines
+    complete("news", timedelta(0))
+    assert states()[0].late_since is None

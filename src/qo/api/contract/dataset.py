@@ -56,6 +56,16 @@ class StaleCount(Answer):
     at_least: bool = False  # There may be more: the count stops at a bound.
 
 
+class FreshnessState(Answer):
+    """How fresh a dataset is by the clock, beside what its job declares."""
+
+    column: str
+    within: str  # As declared: 90s, 15m, 6h, 2d.
+    latest: datetime | None = None  # The latest value; None: nothing was measured yet.
+    late_since: datetime | None = None  # None: it is not late.
+    text: str
+
+
 class DatasetAnswer(Answer):
     dataset: DatasetLine
     generations: list[GenerationAnswer]  # The current one first, then from new to old.
@@ -64,6 +74,7 @@ class DatasetAnswer(Answer):
     stale: StaleCount | None = None  # Of the current generation; None: there is none.
     sinks: list[SinkState] = []  # Tables outside that follow it, and how far they are.
     keys: list[str] = []  # Columns that tell its rows apart, as its job declares; empty: none.
+    freshness: list[FreshnessState] = []  # One for each freshness that its job declares.
 
 
 class PartitionAnswer(Answer):

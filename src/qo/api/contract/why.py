@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from qo.api.contract.body import Answer
-from qo.api.contract.dataset import StaleInput
+from qo.api.contract.dataset import FreshnessState, StaleInput
 from qo.api.contract.sink import SinkState
 
 
@@ -54,4 +54,5 @@ class WhyAnswer(Answer):
     stale: bool = False  # It exists, but was built from inputs that have changed since.
     stale_inputs: list[StaleInput] = []  # The inputs that have changed.
     sinks: list[SinkState] = []  # Tables outside that follow the dataset, and how far they are.
+    freshness: list[FreshnessState] = []  # Of a whole dataset: how fresh it is by the clock.
     lines: list[str] = []  # The same as lines to print.

@@ -52,6 +52,7 @@ def show(session: Session, name: Name) -> None:
             "read by": ", ".join(answer["readers"]),
             "events": ", ".join(f"{count:,} {state}" for state, count in sorted(answer["events"].items())),
             "stale": _stale_count(answer["stale"]),
+            **{f"freshness of {each['column']}": each["text"] for each in answer["freshness"]},
             **{f"sink {each['name']}": each["text"] for each in answer["sinks"]},
         }
     )

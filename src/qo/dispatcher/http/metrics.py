@@ -20,6 +20,7 @@ from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import failures
+from qo.dispatcher.views import freshness_states
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -33,6 +34,7 @@ QUEUE_AGE = "qo_dispatcher_queue_oldest_seconds"
 QUEUE_TRIPPED = "qo_dispatcher_queue_tripped"
 SCALED_WORKERS = "qo_dispatcher_scaled_workers"
 SOURCES = "qo_dispatcher_sources"
+DATASET_LATE = "qo_dispatcher_dataset_late_seconds"
 REQUESTS = "qo_dispatcher_requests_total"
 DURATION = "qo_dispatcher_request_seconds"
 
@@ -97,6 +99,7 @@ NAMES = (
     QUEUE_TRIPPED,
     SCALED_WORKERS,
     SOURCES,
+    DATASET_LATE,
     REQUESTS,
     DURATION,
 )
@@ -106,7 +109,9 @@ def exposition(context: Context) -> bytes:
     """Return the metrics in the Prometheus text format, version 0.0.4. Raises Unavailable without the database."""
     traffic = traffic_families(context.traffic, REQUESTS, DURATION)
     with context.state.read() as tx:
-        return encode([*_counts(tx), *_queues(tx), *_scaled(tx), *_sources(tx), *context.families(tx), *traffic])
+        return encode(
+            [*_counts(tx), *_queues(tx), *_scaled(tx), *_sources(tx), *_late(tx), *context.families(tx), *traffic]
+        )
 
 
 def _counts(tx: Tx) -> Iterator[Metric]:
@@ -137,6 +142,16 @@ def _scaled(tx: Tx) -> Iterator[Metric]:
     for row in leases.list_runtimes(tx, COUNT_MAX):
         for state in WorkerState:
             family.add_metric([row["runtime"], state], row[state.value])
+    yield family
+
+
+def _late(tx: Tx) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    text = "By how much a dataset is less fresh than declared; 0: it is fresh enough."
+    family = GaugeMetricFamily(DATASET_LATE, text, labels=["dag", "job", "output"])
+    for job, output, seconds in freshness_states.count_late_seconds(tx, topology.load(tx)):
+        family.add_metric([job.dag, job.job.name, str(output)], seconds)
     yield family
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
+from qo.api.contract.dataset import FreshnessState
 from qo.api.contract.sink import SinkState
 from qo.api.contract.why import Verdict, WhyAnswer
 from qo.core.pipeline.event import NUMBER_MAX
@@ -19,7 +20,7 @@ from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.state import datasets, schema, topology
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.datasets import DatasetRef
-from qo.dispatcher.views import sinks
+from qo.dispatcher.views import freshness_states, sinks
 from qo.dispatcher.views.why.findings import Finding, find_effect_job
 from qo.dispatcher.views.why.provenance import Chain
 from qo.dispatcher.views.why.search import VISITS_MAX, Question, Search
@@ -54,6 +55,8 @@ def why(tx: Tx, target: str) -> WhyAnswer:
         return _answer(target, ref, Question(ref.id, ""), finding)
     question = _parse_question(tx, ref, generation, part)
     answer = _answer(target, ref, question, Search(Chain(tx, topology.load(tx))).explain(question))
+    if question.about_all:
+        answer = _with_freshness(answer, freshness_states.find_freshness(tx, topology.load(tx), ref.id))
     return _with_sinks(answer, sinks.find_states(tx, ref.id))
 
 
@@ -143,6 +146,12 @@ def _answer(
         stale_inputs=list(finding.stale),
         lines=lines,
     )
+
+
+def _with_freshness(answer: WhyAnswer, states: Sequence[FreshnessState]) -> WhyAnswer:
+    """Add how fresh the dataset is by the clock: it may be late although everything has been processed."""
+    lines = [*answer.lines, *freshness_states.describe(states)]
+    return answer.model_copy(update={"freshness": list(states), "lines": lines})
 
 
 def _with_sinks(answer: WhyAnswer, states: Sequence[SinkState]) -> WhyAnswer:
