@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from qo.agent.operator_run import RunInput
+from qo.agent.run_input import RunInput
 from qo.api.contract.task import ColumnBody, InputMode, Piece, PiecesAnswer, WorkInput
 from qo.errors import QoError, UsageError
 from qo.spark.io import input_frames

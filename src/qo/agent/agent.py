@@ -35,6 +35,7 @@ from qo.api.contract.task import (
     DataAccess,
     EventBody,
     EventsRequest,
+    InputPart,
     KeptAnswer,
     KeptRequest,
     NotClaimed,
@@ -263,8 +264,8 @@ class Agent:
             held.paused = (await self._api.events(held.token, request)).paused
             return not held.paused
 
-        def more(details: WorkInput, after: str | None) -> PiecesAnswer:
-            return wait(self._api.inputs(held.token, details.position, after))
+        def more(details: WorkInput, after: str | None, part: InputPart | None = None) -> PiecesAnswer:
+            return wait(self._api.inputs(held.token, details.position, after, part))
 
         def progress(value: Any) -> None:
             held.progress = value

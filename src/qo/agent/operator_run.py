@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from qo.agent.code.loaded import Code, OwnCode
 from qo.agent.dataset_files import Storage
 from qo.agent.file_measures import FileMeasures
+from qo.agent.run_input import MorePieces, RunInput
 from qo.agent.run_logger import RunLogger
 from qo.api.contract.task import (
     FILES_MAX,
@@ -29,10 +30,8 @@ from qo.api.contract.task import (
     LastSegment,
     OutputBody,
     Piece,
-    PiecesAnswer,
     StandingAnswer,
     Work,
-    WorkInput,
     WorkOutput,
 )
 from qo.config.location import local_path
@@ -52,51 +51,6 @@ READERS_LOOK_S = 0.1  # How often a source that waits for its readers looks whet
 
 class QualityFailed(QoError):
     """The output of an operator does not meet its expectations. A retry would not help."""
-
-
-def uris(piece: Piece) -> Iterator[str]:
-    """Yield the URI of every file of a committed piece."""
-    for name in piece.files:
-        yield name if ":/" in name else f"{(piece.location or '').rstrip('/')}/{name}"
-
-
-class RunInput:
-    """An input of the task: exactly the files that were committed when the task was claimed."""
-
-    def __init__(
-        self, details: WorkInput, storage: Storage, more: Callable[[WorkInput, str | None], PiecesAnswer]
-    ) -> None:
-        self.details = details
-        self.name = details.name
-        self.where: Mapping[str, Any] = details.where
-        self._storage = storage
-        self._more = more
-
-    @property
-    def pieces(self) -> Iterator[Piece]:
-        """Committed pieces, in the order of their commits, fetched page by page."""
-        yield from self.details.pieces
-        more, after = self.details.more, self.details.after  # None: no piece came with the claim.
-        while more:
-            page = self._more(self.details, after)
-            yield from page.pieces
-            after = page.after
-            more = after is not None
-
-    @property
-    def files(self) -> Iterator[str]:
-        """The URI of every file."""
-        for piece in self.pieces:
-            yield from uris(piece)
-
-    def read(self) -> Iterator[bytes]:
-        """The body of every file."""
-        return (self._storage.read(uri) for uri in self.files)
-
-    def lines(self) -> Iterator[str]:
-        """Every line of every file, as text."""
-        for body in self.read():
-            yield from body.decode().splitlines()
 
 
 class RunOutput:
@@ -121,6 +75,7 @@ class RunOutput:
         self._measures = FileMeasures()
         self._about: dict[str, Any] = {}
         self.skipped = False
+        self.parts: list[RunOutput] = []  # If there are any, they are committed in place of the whole.
 
     def write(self, name: str, body: bytes | str, *, rows: int | None = None) -> str:
         """Write one file. Return its URI."""
@@ -193,6 +148,14 @@ class RunOutput:
         part.describe(cursor=cursor)
         return part
 
+    def partition(self, key: str, directory: str) -> RunOutput:
+        """Return a partition of the output, with files in a directory of its own; it is committed with the others."""
+        details = self.details.model_copy(update={"prefix": f"{self.prefix}/{directory}/"})
+        part = RunOutput(details, self._storage, self._standing)
+        part.describe(partition_key=key)
+        self.parts.append(part)
+        return part
+
     def skip(self) -> None:
         """Commit nothing, and so start nothing downstream."""
         self.skipped = True
@@ -230,7 +193,7 @@ class Run:
         progress: Callable[[Any], None],
         emit: Callable[[list[EventBody]], Coroutine[Any, Any, bool]],
         wait: Callable[[Coroutine[Any, Any, bool]], bool],
-        more: Callable[[WorkInput, str | None], PiecesAnswer],
+        more: MorePieces,
         standing: Callable[[int, str | None, int | None], StandingAnswer],
         previous_output: Callable[[int], KeptAnswer] | None = None,
         secrets_dir: Path = Path(),
@@ -381,7 +344,8 @@ class Run:
 
     def committed(self) -> list[OutputBody]:
         """Return every output as it is sent to the dispatcher."""
-        return [each.body(self.work) for each in self.outputs if not each.skipped]
+        outputs = [each for each in self.outputs if not each.skipped]
+        return [part.body(self.work) for each in outputs for part in (each.parts or [each])]
 
 
 def run_label(work: Work) -> str:

@@ -27,6 +27,7 @@ from qo.api.contract.task import (
     Fence,
     HeartbeatAnswer,
     HeartbeatRequest,
+    InputPart,
     KeptAnswer,
     KeptRequest,
     LastSegment,
@@ -151,9 +152,11 @@ class DispatcherClient(ClientBase):
     async def credentials(self, capability: str, request: CredentialsRequest) -> CredentialsAnswer:
         return parse(await self._send_as_task("credentials", capability, request), CredentialsAnswer)
 
-    async def inputs(self, capability: str, position: int, after: str | None = None) -> PiecesAnswer:
+    async def inputs(
+        self, capability: str, position: int, after: str | None = None, part: InputPart | None = None
+    ) -> PiecesAnswer:
         """Return a further page of the pieces of one input."""
-        params, headers = {"position": position, "after": after}, {CAPABILITY: capability}
+        params, headers = {"position": position, "after": after, "part": part}, {CAPABILITY: capability}
         return parse(
             await self._client.send("GET", "/v1/task/inputs", headers=headers, params=params), PiecesAnswer
         )

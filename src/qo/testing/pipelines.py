@@ -23,8 +23,8 @@ import sqlalchemy as sa
 
 from qo.agent.agent import WAKE, Agent
 from qo.agent.heartbeats import HeartbeatThread, HeldTask
-from qo.agent.operator_run import uris
 from qo.agent.operators import PythonExecutor
+from qo.agent.run_input import uris
 from qo.api.contract.task import EventBody, Piece
 from qo.api.internal_client import DispatcherClient
 from qo.config.dispatcher import DispatcherSettings

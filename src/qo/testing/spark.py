@@ -24,9 +24,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from qo.agent.operator_run import Run
-from qo.api.contract.task import EventBody, InputMode, PiecesAnswer, StandingAnswer, Work, WorkInput, WorkOutput
+from qo.api.contract.task import (
+    EventBody,
+    InputMode,
+    InputPart,
+    PiecesAnswer,
+    StandingAnswer,
+    Work,
+    WorkInput,
+    WorkOutput,
+)
 from qo.config.settings import Settings
 from qo.spark.engine.error_translation import explain
+from qo.spark.io.bucketing import Bucketed
 from qo.spark.io.files import files_for
 from qo.spark.operators import functions
 from qo.spark.operators.calling import call
@@ -92,7 +102,7 @@ def make_run(
     async def emit(events: list[EventBody]) -> bool:
         return True
 
-    def more(input_: WorkInput, after: str | None) -> PiecesAnswer:
+    def more(input_: WorkInput, after: str | None, part: InputPart | None = None) -> PiecesAnswer:
         return PiecesAnswer(pieces=[])
 
     def standing(output: int, after: str | None, revision: int | None) -> StandingAnswer:
@@ -137,8 +147,12 @@ def _output(index: int) -> WorkOutput:
     return WorkOutput(index=index, dataset_id="test", generation_id="test", prefix=f"file:/nowhere/{index}/")
 
 
+def _plain(frame: DataFrame | Bucketed | None) -> DataFrame | None:
+    return frame.rows if isinstance(frame, Bucketed) else frame
+
+
 def _unpack(result: Frames, outputs: int) -> Any:
-    frames = [result.get(index) for index in range(outputs)]
+    frames = [_plain(result.get(index)) for index in range(outputs)]
     if outputs == 1:
         return frames[0]
     return tuple(cast("list[Any]", frames)) if frames else None

@@ -17,6 +17,7 @@ from qo.api.contract.task import (
     ClaimRequest,
     CompleteAnswer,
     CompleteRequest,
+    InputPart,
     KeptAnswer,
     Outcome,
     PiecesAnswer,
@@ -65,9 +66,10 @@ class Shop:
             return completion.complete(tx, done, self.root)
 
     def _run(self, held: Claimed) -> Run:
-        def more(given: WorkInput, after: str | None) -> PiecesAnswer:
+        def more(given: WorkInput, after: str | None, part: InputPart | None = None) -> PiecesAnswer:
             with self.state.read() as tx:
-                found, rest = pins.page(tx, held.work.task_id, given.position, after, PAGE)
+                wanted = part or InputPart.ADDED
+                found, rest = pins.page(tx, held.work.task_id, given.position, after, PAGE, wanted)
             return PiecesAnswer(pieces=found, after=rest)
 
         def standing(output: int, after: str | None, revision: int | None) -> StandingAnswer:

@@ -77,6 +77,15 @@ class InputMode(StrEnum):
     PARTITION = "partition"  # One partition.
     CURSOR = "cursor"  # Segments after one cursor, up to another.
     WHOLE = "whole"  # Everything that is committed.
+    CHANGES = "changes"  # What has changed since the task before, and all the rest if it is asked for.
+
+
+class InputPart(StrEnum):
+    """A part of an input that is read by changes."""
+
+    ADDED = "added"  # Pieces that were not there when the job read before.
+    REMOVED = "removed"  # Pieces that were there then, and are not now.
+    WHOLE = "whole"  # All pieces that are there now.
 
 
 class WorkInput(Answer):
@@ -89,6 +98,8 @@ class WorkInput(Answer):
     where: dict[str, Any] = {}
     cursor_after: int | None = None  # Read segments after this cursor …
     cursor_upto: int | None = None  # … up to and including this one.
+    # changes: the revision that was read before; 0: none, so everything is new.
+    changed_after: int | None = None
     revision: int | None = None  # The revision to read; None: nothing was ever committed.
     columns: list[ColumnBody] | None = None  # The columns at that revision, if the writer reported them.
     pieces: list[Piece] = []

@@ -38,6 +38,11 @@ class SourceKind(StrEnum):
 class Strategy(StrEnum):
     PER_UPDATE = "PerUpdate"  # One task per cursor event.
     PER_PARTITION = "PerPartition"  # One task per partition event.
+    PER_CHANGE = "PerChange"  # One task at a time, for all that has changed since the last one.
+
+
+# Of jobs whose tasks have no key of a partition.
+WITHOUT_KEYS = frozenset({Strategy.PER_UPDATE, Strategy.PER_CHANGE})
 
 
 class UpdateStrategy(StrEnum):

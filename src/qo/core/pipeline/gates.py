@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from qo.core.pipeline.dag import Strategy
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus, pause_text
 from qo.core.words import plural
 
@@ -98,10 +99,12 @@ def open_gates(
 
 
 def concurrency_limits(topology: Topology) -> dict[str, int]:
-    """Return max_concurrency of each logical job that sets it."""
+    """Return how many tasks of a logical job may be under way at once, for each job with such a limit."""
     limits: dict[str, int] = {}
     for job in topology.jobs.values():
-        limit = job.job.scaling.max_concurrency
+        # Of two tasks that read the same changes, only one can commit: the second would work in vain.
+        one = 1 if job.job.execution_strategy is Strategy.PER_CHANGE else None
+        limit = one or job.job.scaling.max_concurrency
         if limit is not None:
             # Two live versions of a job may have different limits: neither is exceeded.
             limits[job.logical_id] = min(limit, limits.get(job.logical_id, limit))

@@ -119,6 +119,8 @@ def _triggered_jobs(event: Event, topology: Topology) -> list[LiveJob]:
 
 
 def _decide(job: LiveJob, event: Event, topology: Topology, announced: Container[Piece]) -> Decision:
+    if job.job.execution_strategy is Strategy.PER_CHANGE:
+        return Create(job)  # Whatever has changed: it reads all of it.
     per_partition = job.job.execution_strategy is Strategy.PER_PARTITION
     if per_partition != (event.partition_key is not None):
         expected, actual = ("partition", "cursor") if per_partition else ("cursor", "partition")

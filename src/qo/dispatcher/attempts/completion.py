@@ -16,11 +16,14 @@ from qo.api.contract.task import CompleteAnswer, CompleteRequest, Outcome
 from qo.core import lifecycle
 from qo.core.lifecycle import Rejected
 from qo.core.pipeline import late_completion
+from qo.core.pipeline.change_range import Turn
 from qo.core.pipeline.dag import Job, UpdateStrategy
 from qo.core.pipeline.event import Event, event_id
 from qo.core.pipeline.states import AttemptOutcome
 from qo.core.pipeline.topology import Topology
 from qo.core.task import Status, Task
+from qo.dispatcher.attempts import changes_read
+from qo.dispatcher.attempts.changes_read import ChangesRead
 from qo.dispatcher.attempts.running import own_events, producer
 from qo.dispatcher.commits import quality
 from qo.dispatcher.commits.commits import Entry, commit, concerns_all
@@ -78,6 +81,7 @@ class _Success:
     events: Sequence[Event]
     job: Job
     ranges: Sequence[sa.RowMapping] = ()  # Of cursors, that count as read from now on.
+    changes: ChangesRead | None = None  # That count as read from now on.
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,18 +218,35 @@ def _resolve_cursor_overlap(tx: Tx, end: _End) -> _End:
     success = end.success
     if success is None:
         return end
+    if (changes := changes_read.load(tx, end.row, success.job)) is not None:
+        return _resolve_change_overlap(end, success, changes)
     ranges = _ranges(tx, end.row)
     read = _Read.MIXED if _moved_on(tx, success.writes) else _read(tx, end.row, ranges)
     match read:
         case _Read.MIXED if success.writes:
-            # Its output has some rows twice. It runs again on what is left, which costs no retry.
-            release = lifecycle.Release(token=end.command.token, lease_id=end.request.lease_id)
-            return replace(end, command=release, success=None, verdict=None)
+            return _run_again(end)  # Its output has some rows twice.
         case _Read.REPEATED:
             # Another attempt has read the whole range, and committed it.
             return replace(end, success=replace(success, writes=(), ranges=ranges))
         case _:
             return replace(end, success=replace(success, ranges=ranges))
+
+
+def _run_again(end: _End) -> _End:
+    """Return the end of an attempt that commits nothing: the task runs again on what is left, which costs no retry."""
+    release = lifecycle.Release(token=end.command.token, lease_id=end.request.lease_id)
+    return replace(end, command=release, success=None, verdict=None)
+
+
+def _resolve_change_overlap(end: _End, success: _Success, changes: ChangesRead) -> _End:
+    """Compare the version of its input that the attempt began at with what its job has read by now."""
+    match changes.turn:
+        case Turn.NEXT:
+            return replace(end, success=replace(success, changes=changes))
+        case Turn.READ:
+            return replace(end, success=replace(success, writes=()))
+        case Turn.MOVED:
+            return _run_again(end)
 
 
 def _moved_on(tx: Tx, writes: Sequence[Write]) -> bool:
@@ -262,6 +283,8 @@ def _commit_outputs(tx: Tx, ends: Sequence[_End]) -> None:
     quality.keep(tx, [each.verdict for each in ends if each.verdict is not None], committed)
     for end, success in successes:
         _advance(tx, end.row, success.ranges)
+        if success.changes is not None:
+            success.changes.move_position(tx)
     _announce(tx, successes, {id_: [each.event for each in writes] for id_, writes in committed.items()})
 
 

@@ -6,14 +6,14 @@ elsewhere, and those that were passed on or kept lie where they were made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
 
-from qo.api.contract.task import Work
-from qo.core.pipeline.dag import UpdateStrategy
+from qo.api.contract.task import InputPart, Work
+from qo.core.pipeline.dag import Strategy, UpdateStrategy
 from qo.core.pipeline.policy import Prefix, normalise
 from qo.core.pipeline.reach import (
     GENERATION_LEVELS,
@@ -45,7 +45,7 @@ def find_reach(tx: Tx, task_id: str, data_root: str) -> Reach:
         raise LeaseLost("the attempt is over: there is nothing that it could read or write")
     output_prefixes = _in_bucket(each.prefix for each in work.outputs)
     declared_read, declared_write = _declared(work, data_root)
-    # An append is compared with what is committed already.
+    # An append is compared with what is committed already, and changes are merged into it.
     compared = {_generation_of(each, data_root) for each in output_prefixes} if _compares(work) else set[Prefix]()
     locations, is_complete = _pinned_locations(tx, task_id, data_root)
     inside, outside = split_places(locations, data_root)
@@ -62,7 +62,8 @@ def find_reach(tx: Tx, task_id: str, data_root: str) -> Reach:
 
 
 def _compares(work: Work) -> bool:
-    return work.update_strategy == UpdateStrategy.APPEND and bool(work.unique_key)
+    appends = work.update_strategy == UpdateStrategy.APPEND and bool(work.unique_key)
+    return appends or work.execution_strategy == Strategy.PER_CHANGE
 
 
 def _pinned_locations(tx: Tx, task_id: str, data_root: str) -> tuple[list[str], bool]:
@@ -70,9 +71,7 @@ def _pinned_locations(tx: Tx, task_id: str, data_root: str) -> tuple[list[str], 
     in it."""
     locations: set[str] = set()
     is_complete = True
-    pins = tx.all(sa.select(_inputs).where(_inputs.c.task_id == task_id).order_by(_inputs.c.position))
-    for _, of_position in groupby(pins, key=lambda pin: int(pin["position"])):
-        several = list(of_position)
+    for several in _pins_by_input(tx, task_id):
         pin = max(several, key=lambda each: each["revision"] or 0)
         one_page = pieces.page(tx, pin, None, PIECES_MAX) if len(several) == 1 else None
         some, more = one_page or pieces.parts_page(tx, several, None, PIECES_MAX)
@@ -86,7 +85,17 @@ def _pinned_locations(tx: Tx, task_id: str, data_root: str) -> tuple[list[str], 
     return sorted(locations), is_complete and len(locations) <= PIECES_MAX
 
 
-def _elsewhere(tx: Tx, pin: sa.RowMapping, home: str) -> set[str]:
+def _pins_by_input(tx: Tx, task_id: str) -> Iterator[list[pieces.Pin]]:
+    """Yield the pins of each input; of one that is read by changes, also what is not there any more."""
+    pins = tx.all(sa.select(_inputs).where(_inputs.c.task_id == task_id).order_by(_inputs.c.position))
+    for _, of_position in groupby(pins, key=lambda pin: int(pin["position"])):
+        several: list[pieces.Pin] = list(of_position)
+        yield several
+        if several[0]["changed_after"]:
+            yield [pieces.part_of(several[0], InputPart.REMOVED)]
+
+
+def _elsewhere(tx: Tx, pin: pieces.Pin, home: str) -> set[str]:
     """Return the places of pieces that do not lie in their generation. Raises UsageError if there are too many."""
     query = (
         sa.select(_commits.c.location)

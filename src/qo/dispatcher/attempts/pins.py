@@ -8,6 +8,7 @@ repeated request gets the same answer.
     parts       what is committed under the keys that a map of the input says (``core.pipeline.part_maps``)
     cursor      the segments after one cursor, up to another
     whole       everything that is committed
+    changes     what differs between that and what the job had read before
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from qo.api.contract.task import InputMode, Piece, WorkInput
+from qo.api.contract.task import InputMode, InputPart, Piece, WorkInput
 from qo.core.pipeline.part_maps import reads
 from qo.core.pipeline.plan import PlannedInput
 from qo.core.pipeline.topology import LiveJob, Topology
+from qo.dispatcher.attempts.change_pins import pin_changes, reads_changes
+from qo.dispatcher.attempts.cursor_ranges import cursor_range
 from qo.dispatcher.commits import dataset_columns, pieces, removing
 from qo.dispatcher.commits.pieces import PIECES_MAX
-from qo.dispatcher.effects import external_effects
 from qo.dispatcher.state import commit_locks, schema
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.prepared import Prepared
@@ -103,7 +105,7 @@ def record(tx: Tx, readers: Sequence[Reader], topology: Topology) -> None:
         _Reading(reader, each, generation, _parts(reader, each))
         for reader in readers
         for each in reader.job.inputs
-        if (generation := _generation(reader.row, each, topology)) is not None
+        if (generation := _generation(reader, each, topology)) is not None
     ]
     whole, by_partition = _split_whole(tx, readings)
     # Before partitions are locked, because who commits may wait for one of them.
@@ -140,7 +142,12 @@ def read(tx: Tx, readers: Sequence[Reader], limit: int = PIECES_MAX) -> list[lis
 
 
 def page(
-    tx: Tx, task_id: str, position: int, after: str | None, limit: int = PIECES_MAX
+    tx: Tx,
+    task_id: str,
+    position: int,
+    after: str | None,
+    limit: int = PIECES_MAX,
+    part: InputPart = InputPart.ADDED,
 ) -> tuple[list[Piece], str | None]:
     """Return further pieces of one input, and where to go on; None: that was all. ``after``: None begins at the first.
 
@@ -149,7 +156,9 @@ def page(
     pins = tx.all(sa.select(_inputs).where(_inputs.c.task_id == task_id, _inputs.c.position == position))
     if not pins:
         raise NotFound(f"task {task_id} reads no input {position}: claim it first, or ask for another position")
-    return pieces.page(tx, pins[0], after, limit) if len(pins) == 1 else pieces.parts_page(tx, pins, after, limit)
+    if len(pins) > 1:
+        return pieces.parts_page(tx, pins, after, limit)
+    return pieces.page(tx, pieces.part_of(pins[0], part), after, limit)
 
 
 def _parts(reader: Reader, each: PlannedInput) -> tuple[str, ...] | None:
@@ -163,9 +172,11 @@ def _parts(reader: Reader, each: PlannedInput) -> tuple[str, ...] | None:
         return None  # The task is older than the declaration of what its key says.
 
 
-def _generation(row: Row, each: PlannedInput, topology: Topology) -> str | None:
+def _generation(reader: Reader, each: PlannedInput, topology: Topology) -> str | None:
     """None: nothing was ever current there, so there is nothing to read."""
-    own = row["generation_id"] if _triggers(row, each) else None
+    row = reader.row
+    # Changes lead to what is current, whatever was when the task was created.
+    own = row["generation_id"] if _triggers(row, each) and not reads_changes(reader.job, each) else None
     return each.generation_id or own or topology.current.get(each.dataset_id)
 
 
@@ -221,13 +232,17 @@ def _pin(
         "revision": latest,
         "cursor_after": None,
         "cursor_upto": None,
+        "changed_after": None,
+        "changed_generation": None,
     }
+    if reads_changes(job, each):
+        return pin | pin_changes(tx, row, job, each, reading.generation_id, latest or 0)
     if row["partition_key"] is not None:
         revision = revisions.get((reading.generation_id, row["partition_key"]))
         if revision is not None or triggered:
             return pin | {"partition_key": row["partition_key"], "revision": revision}
     if triggered and row["cursor"] is not None:
-        after, upto = _cursor_range(tx, row, job, reading.generation_id)
+        after, upto = cursor_range(tx, row, job, reading.generation_id)
         pin |= {"cursor_after": after, "cursor_upto": upto}
     return pin
 
@@ -265,45 +280,6 @@ def _current_revisions(
     return revisions
 
 
-def _cursor_range(tx: Tx, row: Row, job: LiveJob, generation_id: str) -> tuple[int | None, int]:
-    if row["invalidation_id"] is not None:
-        # The range is read again, whatever has been read since.
-        return (row["start"] - 1 if row["start"] else None), row["cursor"]
-    cursors = schema.cursors
-    last = tx.value(
-        sa.select(cursors.c.value).where(
-            cursors.c.edition_id == row["edition_id"], cursors.c.generation_id == generation_id
-        )
-    )
-    if job.job.outputs == 0:
-        # Effects outside are made neither for history nor twice.
-        effects_upto = external_effects.read_upto(tx, job, row["dataset_id"], generation_id)
-        before = _before(tx, job.edition_id, generation_id) if last is None else None
-        last = max((each for each in (last, effects_upto, before) if each is not None), default=None)
-    return last, row["cursor"]
-
-
-def _before(tx: Tx, edition_id: str, generation_id: str) -> int | None:
-    """Return the cursor of a generation when the edition was first deployed: history has no effects outside."""
-    return tx.value(
-        sa.select(sa.func.max(_commits.c.cursor)).where(
-            _commits.c.generation_id == generation_id,
-            _commits.c.cursor.is_not(None),
-            _commits.c.committed_at < first_deployed(tx, edition_id),
-        )
-    )
-
-
-def first_deployed(tx: Tx, edition_id: str) -> Any:
-    """Return when the first version with the edition was deployed."""
-    versions, jobs = schema.dag_versions, schema.jobs
-    return tx.value(
-        sa.select(sa.func.min(versions.c.created_at))
-        .join(jobs, jobs.c.version_id == versions.c.id)
-        .where(jobs.c.edition_id == edition_id)
-    )
-
-
 def _known_partitions(tx: Tx, pins: Sequence[Row], limit: int) -> dict[tuple[str, str], list[Row]]:
     """Return the commits of pinned partitions, by generation and key, for generations that have few of them."""
     by_generation: dict[str, list[Row]] = {}
@@ -337,7 +313,7 @@ def _work_input(
             None,
         )
     else:
-        first_pieces, more = pieces.page(tx, pin, None, limit)
+        first_pieces, more = pieces.page(tx, pieces.part_of(pin, InputPart.ADDED), None, limit)
     return WorkInput(
         position=pin["position"],
         name=planned.name,
@@ -348,6 +324,7 @@ def _work_input(
         where=dict(planned.where),
         cursor_after=pin["cursor_after"],
         cursor_upto=pin["cursor_upto"],
+        changed_after=pin["changed_after"],
         revision=pin["revision"],
         columns=None if pin["revision"] is None else lookups.columns.bodies(pin["generation_id"], pin["revision"]),
         pieces=first_pieces,
@@ -390,4 +367,6 @@ def _label(pin: Row) -> str:
 def _mode(pin: Row) -> InputMode:
     if pin["partition_key"]:
         return InputMode.PARTITION
+    if pin["changed_after"] is not None:
+        return InputMode.CHANGES
     return InputMode.CURSOR if pin["cursor_upto"] is not None else InputMode.WHOLE

@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from qo.api.contract.task import Piece
+from qo.api.contract.task import InputPart, Piece
 from qo.core.pipeline.event import NUMBER_MAX
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
@@ -89,6 +89,17 @@ def parts_page(tx: Tx, pins: Sequence[Pin], after: str | None, limit: int) -> tu
     return [piece(each) for each in shown_rows], _place_of(shown_rows[-1]) if len(rows_of_pins) > limit else None
 
 
+def part_of(pin: Pin, part: InputPart) -> Pin:
+    """Return what to look for in place of a pin, to find a part of what it reads."""
+    if pin["changed_after"] is None or part is InputPart.WHOLE:
+        return pin
+    before, is_same = pin["changed_after"], pin["changed_generation"] in (None, pin["generation_id"])
+    if part is InputPart.ADDED:
+        return {**pin, "since": before} if is_same else pin
+    earlier = {**pin, "generation_id": pin["changed_generation"] or pin["generation_id"], "revision": before}
+    return {**earlier, "gone": pin["revision"]} if is_same else earlier
+
+
 def standing(
     tx: Tx, generation_id: str, after: str | None, limit: int = PIECES_MAX, upto: int | None = None
 ) -> tuple[list[Piece], str | None]:
@@ -122,7 +133,8 @@ def _segment_rows(tx: Tx, pin: Pin, cursor: int | None, revision: int, limit: in
 
 
 def _as_of(pin: Pin, limit: int) -> dict[str, Any]:
-    return {"generation": pin["generation_id"], "latest": pin["revision"], "most": limit}
+    values = {"generation": pin["generation_id"], "latest": pin["revision"], "most": limit}
+    return values | {name: pin[name] for name in ("since", "gone") if name in pin}
 
 
 @cache
@@ -146,6 +158,10 @@ def _segment_query(names: Set[str]) -> sa.Select[*tuple[Any, ...]]:
 
 
 def _paged(query: sa.Select[*tuple[Any, ...]], by: sa.Column[Any], names: Set[str]) -> sa.Select[*tuple[Any, ...]]:
+    if "since" in names:  # What was committed later.
+        query = query.where(_commits.c.revision > sa.bindparam("since", type_=sa.BigInteger))
+    if "gone" in names:  # What is not there any more at that revision.
+        query = query.where(_commits.c.replaced_by <= sa.bindparam("gone", type_=sa.BigInteger))
     if "place" in names:
         after = sa.tuple_(sa.bindparam("place", type_=by.type), sa.bindparam("at", type_=sa.BigInteger))
         query = query.where(sa.tuple_(by, _commits.c.revision) > after)

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from qo.api.contract.removal import REASON_MAX, RemovedAnswer
 from qo.core.lifecycle import Cancel, Claim, Command, Complete, Rejected, Replay
 from qo.core.pipeline import routing
-from qo.core.pipeline.dag import UpdateStrategy
+from qo.core.pipeline.dag import Strategy, UpdateStrategy, input_name
 from qo.core.pipeline.event import PARTITION_KEY
 from qo.core.pipeline.plan import derive_id
 from qo.core.pipeline.states import InvalidationReason
@@ -67,6 +67,7 @@ def remove(
         raise NotFound(f"no live version makes {ref.label}: there is nothing to remove it from")
     targets = [(each, partition) for each in outputs for partition in _present(tx, ref.id, each, keys)]
     _require_known(tx, ref, outputs, keys, {partition for _, partition in targets})
+    _require_independent(ref, outputs)
     for each, partition in targets:
         _require_idle(tx, ref, each.job, partition)
     result = {"by": by, "removed": True} | ({"reason": reason} if reason else {})
@@ -195,6 +196,17 @@ def _require_known(
             f"{ref.label} has no partition {', '.join(sorted(missing)[:5])}: see which there are with "
             f"qo dataset partitions {ref.label}"
         )
+
+
+def _require_independent(ref: DatasetRef, outputs: Sequence[_LiveOutput]) -> None:
+    """Raise Refused for buckets: the rows of one come from all partitions that the job has read."""
+    for each in outputs:
+        if each.job.job.execution_strategy is Strategy.PER_CHANGE:
+            read = ", ".join(input_name(one) for one in each.job.job.inputs)
+            raise Refused(
+                f"{ref.label} is one table, and its partitions are buckets of keys: without one of them, keys would be "
+                f"missing; remove what it should not contain from {read}, and {each.job.name} follows"
+            )
 
 
 def _require_idle(tx: Tx, ref: DatasetRef, job: LiveJob, key: str) -> None:

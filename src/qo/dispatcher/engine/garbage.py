@@ -4,7 +4,8 @@ Every attempt writes below a prefix of its own, so the verdict is about attempts
 
     kept    running attempts, and attempts that timed out and may still finish
     kept    attempts that ended, and output that was rejected or replaced, within the retention
-    kept    current output of a generation, and replaced output that a running task may still read
+    kept    current output of a generation, and replaced output that a running task may still read, or that a
+            PerChange job has yet to compare with what replaced it
     gone    the rest: attempts without a commit, and output that was replaced long ago
 
 The log of an attempt is kept while it runs and for a while after it, whatever became of its output. So is one that the
@@ -33,6 +34,7 @@ import sqlalchemy as sa
 
 from qo.api.contract.garbage import JudgeRequest, PrefixVerdict
 from qo.core import run_log
+from qo.core.pipeline.dag import Strategy
 from qo.core.pipeline.topology import LIVE
 from qo.dispatcher.commits.retention import COLLECTION_LOCK
 from qo.dispatcher.state import scans, schema, topology
@@ -142,6 +144,7 @@ class _Evidence:
         self._generations = _load_generations(tx, {each.generation_id for each in places} | used)
         tasks = _active_tasks(tx)
         self._pinned = _pinned_revisions(tx, tasks, used)
+        self._to_compare = _revisions_to_compare(tx, used)
         self._earliest_starts = _earliest_starts(tasks)
         self._retired_generations = _retired_generations(tx, used, before) if retired else set[str]()
         self._listed = table_retention.listed_revisions(
@@ -204,6 +207,8 @@ class _Evidence:
             return "it was replaced not long ago"
         if any(map(use.was_read_at, pins)):
             return "a running task reads it as it was"
+        if any(map(use.was_read_at, self._to_compare.get(use.generation_id, ()))):
+            return "a job has yet to find out that it was replaced"
         if earliest_start is not None and earliest_start < use.replaced_at:
             return "its job has been running since before it was replaced"  # And may compare rows with it.
         if any(revision >= use.first if use.is_current else use.was_read_at(revision) for revision in listed):
@@ -315,6 +320,20 @@ def _pinned_revisions(tx: Tx, tasks: Sequence[sa.RowMapping], generations: Colle
     for some in batches(row["id"] for row in tasks):
         for generation, revision in tx.execute(query.where(_inputs.c.task_id.in_(some)).distinct()):
             if generation in generations and revision is not None:
+                revisions.setdefault(generation, set()).add(revision)
+    return revisions
+
+
+def _revisions_to_compare(tx: Tx, generations: Collection[str]) -> dict[str, set[int]]:
+    """Return the revisions of each generation that PerChange jobs will compare with what is there now."""
+    live = topology.load(tx)
+    editions = [id_ for id_, job in live.jobs.items() if job.job.execution_strategy is Strategy.PER_CHANGE]
+    revisions: dict[str, set[int]] = {}
+    cursors = schema.cursors
+    for some in batches(sorted(editions)):
+        query = sa.select(cursors.c.generation_id, cursors.c.value).where(cursors.c.edition_id.in_(some))
+        for generation, revision in tx.execute(query):
+            if generation in generations:
                 revisions.setdefault(generation, set()).add(revision)
     return revisions
 

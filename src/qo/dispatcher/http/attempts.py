@@ -16,6 +16,7 @@ from qo.api.contract.task import (
     EventsRequest,
     HeartbeatAnswer,
     HeartbeatRequest,
+    InputPart,
     KeptAnswer,
     KeptRequest,
     PiecesAnswer,
@@ -101,12 +102,15 @@ def task_inputs(
     caller: CallerParam,
     position: Annotated[int, Query(ge=0, le=1000, description="Which input of the task.")],
     after: AfterPiece = None,
+    part: Annotated[
+        InputPart, Query(description="Which part of an input that is read by changes.")
+    ] = InputPart.ADDED,
     limit: Annotated[int, Query(ge=1, le=pins.PIECES_MAX)] = pins.PIECES_MAX,
 ) -> PiecesAnswer:
     """List further pieces of an input, if the claim did not hold them all."""
     with context.state.read() as tx:
         capabilities.require_running(tx, caller.capability)
-        pieces, rest = pins.page(tx, caller.capability.task_id, position, after, limit)
+        pieces, rest = pins.page(tx, caller.capability.task_id, position, after, limit, part)
         return PiecesAnswer(pieces=pieces, after=rest)
 
 

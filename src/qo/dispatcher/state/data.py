@@ -76,7 +76,7 @@ loans = sa.Table(
 )
 
 cursors = sa.Table(
-    "cursors",  # How far an edition has read a generation.
+    "cursors",  # How far an edition has read a generation: a cursor of it or, of a PerChange job, a revision.
     metadata,
     sa.Column("edition_id", Id, primary_key=True),
     sa.Column("generation_id", Id, primary_key=True),

@@ -211,6 +211,9 @@ task_inputs = sa.Table(
     column("revision", sa.BigInteger, null=True),
     column("cursor_after", sa.BigInteger, null=True),
     column("cursor_upto", sa.BigInteger, null=True),
+    # Of a PerChange job: the version that it had read before, to be compared with this one. 0: none.
+    column("changed_after", sa.BigInteger, null=True),
+    column("changed_generation", Id, null=True),
     sa.Index("ix_task_inputs_read", "generation_id", "partition_key"),
     sa.Index("ix_task_inputs_ranges", "generation_id", "cursor_upto", **where("cursor_upto IS NOT NULL")),
 )

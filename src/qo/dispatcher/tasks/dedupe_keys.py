@@ -21,6 +21,7 @@ SOURCE = "source"  # Of the one long-lived task of an always-on job.
 class KeyKind(StrEnum):
     PARTITION = "partition"
     CURSOR = "cursor"
+    CHANGE = "change"
     INVALIDATION = "invalidation"
     REFRESH = "refresh"  # A commit is made again because an input changed.
     BESIDE = "beside"  # A task's outputs are made again because a side input changed.
@@ -74,6 +75,15 @@ def joined_prefix(generations: Iterable[str]) -> str:
 
 def for_cursor(dataset_id: str, generation_id: str, cursor: int) -> str:
     return f"{KeyKind.CURSOR.prefix}{dataset_id}:{generation_id}:{cursor}"
+
+
+def for_change(generation_id: str, head: int, output_head: int) -> str:
+    """Return the key for reading what has changed.
+
+    ``head``: the last revision of what is read. ``output_head``: that of what was made from it, which differs once the
+    job has read something else in between.
+    """
+    return f"{KeyKind.CHANGE.prefix}{generation_id}:{head}:{output_head}"
 
 
 def for_invalidation(invalidation_id: str) -> str:

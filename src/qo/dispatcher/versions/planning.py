@@ -104,7 +104,7 @@ def _rebuild(tx: Tx, sizes: _Sizes, job: PlannedJob, why: str, after: str | None
     if not job.outputs:
         return _answer(job, why, done=committed, note="no outputs: side effects are not repeated for history")
     basis = sizes.job_basis(job)
-    if job.job.execution_strategy is Strategy.PER_UPDATE:
+    if job.job.execution_strategy is not Strategy.PER_PARTITION:
         rows, size, has_data = partition_counts.total_size(tx, basis.generations)
         side_inputs = [
             partition_counts.total_size(tx, sizes.basis(each).generations)

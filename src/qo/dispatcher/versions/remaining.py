@@ -12,13 +12,15 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from qo.core.pipeline import change_range
 from qo.core.pipeline.dag import Join, Strategy
 from qo.core.pipeline.part_maps import PartMap, concerned
 from qo.core.pipeline.plan import PlannedInput, PlannedJob
 from qo.core.pipeline.topology import LiveJob
+from qo.core.task import Status
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
-from qo.dispatcher.tasks import backlog, bulk_changes, dedupe_keys
+from qo.dispatcher.tasks import backlog, bulk_changes, change_tasks, dedupe_keys
 from qo.dispatcher.tasks.dedupe_keys import joined_prefix, partition_prefix
 from qo.dispatcher.versions import marks
 from qo.dispatcher.versions.marks import Mark
@@ -91,6 +93,8 @@ def _remaining(tx: Tx, job: PlannedJob | LiveJob, reads: Mapping[str, _Read], co
     available = [(each, read) for each, read in triggering if read is not None]
     if job.job.execution_strategy is Strategy.PER_UPDATE:
         return sum(_cursor_remains(tx, job.edition_id, read) for _, read in available)
+    if job.job.execution_strategy is Strategy.PER_CHANGE:
+        return sum(_changes_remain(tx, job, read) for _, read in available)
     if (maps := _composite_maps(job)) is not None:
         return _count_composed(tx, job, maps, available, compared)
     if job.job.join is Join.ALL:
@@ -195,6 +199,17 @@ def _count_tasks(tx: Tx, edition_id: str, keys: Sequence[str]) -> int:
         own = sa.and_(_tasks.c.edition_id == edition_id, _tasks.c.dedupe_key.in_(some))
         count += int(tx.value(sa.select(sa.func.count()).select_from(_tasks).where(own)))
     return count
+
+
+def _changes_remain(tx: Tx, job: PlannedJob | LiveJob, read: _Read) -> bool:
+    """Tell whether there is something to read, and no task yet that will or could not."""
+    position = change_tasks.position(tx, job.edition_id, read.dataset_id)
+    if not change_range.is_due(job.job.config, position, read.generation_id, read.revision):
+        return False
+    newest = sa.select(_tasks.c.cursor).where(_tasks.c.edition_id == job.edition_id)
+    waiting = newest.where(_tasks.c.status.in_([Status.PENDING, Status.RUNNING]))
+    failed = newest.where(_tasks.c.status == Status.FAILED, _tasks.c.cursor >= (read.revision or 0))
+    return tx.one(waiting.limit(1)) is None and tx.one(failed.limit(1)) is None
 
 
 def _cursor_remains(tx: Tx, edition_id: str, read: _Read) -> bool:

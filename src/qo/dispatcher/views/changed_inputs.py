@@ -12,11 +12,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from qo.core.pipeline.change_range import Version
+from qo.core.pipeline.dag import Strategy
 from qo.core.pipeline.part_maps import PartMap, reads
 from qo.core.pipeline.plan import PlannedInput
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.tasks import change_tasks
 from qo.errors import UsageError
 
 _commits, _pins, _partitions = schema.commits, schema.task_inputs, schema.partitions
@@ -59,6 +62,8 @@ class InputNow:
     generation_id: str
     revision: int | None
     map: PartMap | None = None  # If it is read by one.
+    # Of a PerChange job: what its whole output is made from, however long ago the single commit was.
+    read: Version | None = None
 
 
 _Place = tuple[str, str, str]  # Of a partition: dataset, generation and key.
@@ -78,10 +83,15 @@ def load_inputs(tx: Tx, live: Topology, job: LiveJob, positions: Collection[int]
         rows = tx.execute(sa.select(table.c.id, table.c.revision).where(table.c.id.in_(some)))
         heads |= {id_: revision for id_, revision in rows}
     return [
-        InputNow(each, generation, heads[generation], job.maps.get(each.position))
+        InputNow(each, generation, heads[generation], job.maps.get(each.position), _position(tx, job, each))
         for each, generation in followed
         if generation in heads
     ]
+
+
+def _position(tx: Tx, job: LiveJob, each: PlannedInput) -> Version | None:
+    is_read_by_changes = each.trigger and job.job.execution_strategy is Strategy.PER_CHANGE
+    return change_tasks.position(tx, job.edition_id, each.dataset_id) if is_read_by_changes else None
 
 
 def find_changes(tx: Tx, inputs: Sequence[InputNow], task_ids: Iterable[str]) -> dict[str, list[Change]]:
@@ -228,6 +238,8 @@ def _changes_of(
 
 def _is_stale(now: InputNow, pin: sa.RowMapping, partition: int | None, in_range: int | None) -> bool:
     read = pin["revision"] or 0
+    if now.read is not None and now.read.generation_id == now.generation_id:
+        return (now.revision or 0) > now.read.revision
     if pin["generation_id"] != now.generation_id:
         return True
     if (now.revision or 0) <= read:

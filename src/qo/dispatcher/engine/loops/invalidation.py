@@ -9,6 +9,7 @@ If a partition was removed, the output that its readers made from it is removed 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -24,7 +25,7 @@ from qo.dispatcher.engine import composites
 from qo.dispatcher.events import event_log, invalidations
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import State, Tx
-from qo.dispatcher.tasks import creation, dedupe_keys
+from qo.dispatcher.tasks import change_tasks, creation, dedupe_keys
 from qo.dispatcher.tasks.creation import NewTask
 
 SPLIT_MAX = 500  # Partitions of one range in one step.
@@ -72,13 +73,14 @@ def _spread(tx: Tx, live: Topology, row: sa.RowMapping) -> None:
     if not by_key and by_partition and not _split(tx, row):
         return  # There are more partitions: the next step continues.
     # A job that reads by cursor is affected by ranges only, not by single partitions.
-    affected = by_partition if by_key else [job for job in jobs if job not in by_partition]
+    by_change = [job for job in jobs if job.job.execution_strategy is Strategy.PER_CHANGE]
+    affected = by_partition if by_key else [job for job in jobs if job not in (*by_partition, *by_change)]
     composed = [job for job in affected if job.is_composite]
     affected = [job for job in affected if not job.is_composite]
     orphaned = [job for job in affected if removals.is_orphaned(tx, live, job, row)] if by_key else []
     reading = [job for job in affected if job not in orphaned]
     tasks = {job.edition_id: new for job in reading if (new := _task(tx, row, job)) is not None}
-    creation.create(tx, list(tasks.values()))
+    creation.create(tx, [*tasks.values(), *(_change_task(tx, row, job) for job in by_change)])
     for job in sorted(orphaned, key=lambda each: each.edition_id):
         removals.withdraw(tx, job, row)
     readers = [
@@ -156,6 +158,19 @@ def _task(tx: Tx, row: sa.RowMapping, job: LiveJob) -> NewTask | None:
         attributes=_attributes(tx, row),
         invalidation_id=row["id"],
     )
+
+
+def _change_task(tx: Tx, row: sa.RowMapping, job: LiveJob) -> NewTask:
+    """Return the task by which a PerChange job takes note: it finds what was replaced or removed by itself. What is
+    declared invalid without being replaced makes it read everything again."""
+    new = change_tasks.task_for(tx, job, row["dataset_id"], row["generation_id"])
+    if row["revision"] is not None:
+        return new
+    change_tasks.forget(tx, job.edition_id, row["dataset_id"])
+    is_waiting = (
+        tx.value(sa.select(schema.tasks.c.status).where(schema.tasks.c.id == new.task_id)) == Status.PENDING
+    )
+    return new if is_waiting else replace(new, dedupe_key=dedupe_keys.for_invalidation(row["id"]))
 
 
 def _attributes(tx: Tx, row: sa.RowMapping) -> dict[str, Any] | None:

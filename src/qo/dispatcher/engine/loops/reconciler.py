@@ -23,7 +23,7 @@ from qo.core.pipeline.event import NUMBER_MAX
 from qo.core.pipeline.states import DeliveryOutcome, EventState
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.core.task import Status
-from qo.dispatcher.attempts.pins import first_deployed
+from qo.dispatcher.attempts.cursor_ranges import first_deployed
 from qo.dispatcher.effects import deferred, external_effects
 from qo.dispatcher.engine import composites, freshness
 from qo.dispatcher.events import event_log, tallies
@@ -31,7 +31,7 @@ from qo.dispatcher.state import commit_locks, schema, topology
 from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx
 from qo.dispatcher.state.prepared import Prepared, Values
-from qo.dispatcher.tasks import creation, dedupe_keys
+from qo.dispatcher.tasks import change_tasks, creation, dedupe_keys
 from qo.dispatcher.tasks.creation import NewTask
 from qo.dispatcher.versions import marks
 from qo.dispatcher.versions.marks import Input, Mark
@@ -126,6 +126,9 @@ def reconcile(tx: Tx, live: Topology, job: LiveJob, limit: int = 500) -> int:
             step = _partition_step(tx, live, each, inputs, most)
             created, steps = created + step.created, steps + step.more
             changes.update(step.changes)
+        elif job.job.execution_strategy is Strategy.PER_CHANGE:
+            missing = change_tasks.missing_task(tx, job, each.planned.dataset_id, each.generation_id)
+            created += sum(one.new for one in creation.create(tx, [missing] if missing is not None else []))
         elif (new := _cursor_task(tx, each)) is not None:
             created += sum(one.new for one in creation.create(tx, [new]))
     # Last, and for all inputs at once: the rows are shared by many writers.
@@ -154,6 +157,12 @@ def behind(tx: Tx, live: Topology, jobs: Iterable[LiveJob]) -> list[LiveJob]:
     by_partition = [each for each in inputs if each.job.job.execution_strategy is Strategy.PER_PARTITION]
     by_cursor = [each for each in inputs if each.job.job.execution_strategy is Strategy.PER_UPDATE]
     due = {each.job.edition_id for each in marks.behind(tx, by_partition)}
+    by_change = [each for each in inputs if each.job.job.execution_strategy is Strategy.PER_CHANGE]
+    due |= {
+        each.job.edition_id
+        for each in by_change
+        if change_tasks.missing_task(tx, each.job, each.planned.dataset_id, each.generation_id) is not None
+    }
     due |= {each.job.edition_id for each in marks.unread(tx, by_cursor) if _cursor_task(tx, each) is not None}
     return [job for job in all_jobs if job.edition_id in due]
 

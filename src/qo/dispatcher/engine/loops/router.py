@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from qo.core.pipeline import routing
+from qo.core.pipeline.dag import Strategy
 from qo.core.pipeline.event import Event
 from qo.core.pipeline.routing import Compose, Create, Piece, Superseded, Unread
 from qo.core.pipeline.states import DeliveryOutcome, EventState
@@ -26,7 +27,7 @@ from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx
 from qo.dispatcher.state.prepared import Prepared
-from qo.dispatcher.tasks import dedupe_keys
+from qo.dispatcher.tasks import change_tasks, dedupe_keys
 from qo.dispatcher.tasks.creation import NewTask
 
 BATCH = 500  # Events of one transaction.
@@ -98,9 +99,20 @@ class _Batch:
     composed: dict[str, list[tuple[_NewEvent, Compose]]] = field(
         default_factory=dict[str, list[tuple[_NewEvent, Compose]]]
     )
+    of_changes: dict[tuple[str, str], NewTask] = field(default_factory=dict[tuple[str, str], NewTask])
     ends: dict[tuple[str, str | None, int], list[int]] = field(
         default_factory=dict[tuple[str, str | None, int], list[int]]
     )
+
+    def task_of_changes(self, tx: Tx, job: LiveJob, new: _NewEvent) -> NewTask | None:
+        """Return the one task for everything new that a PerChange job reads; None for any other job."""
+        if job.job.execution_strategy is not Strategy.PER_CHANGE:
+            return None
+        place = job.edition_id, new.event.generation_id
+        if place not in self.of_changes:
+            dataset, generation = new.event.dataset_id, new.event.generation_id
+            self.of_changes[place] = change_tasks.task_for(tx, job, dataset, generation, event_seq=new.seq)
+        return self.of_changes[place]
 
     def end(self, new: _NewEvent, state: str, reason: str | None, fanout: int) -> None:
         self.ends.setdefault((state, reason, fanout), []).append(new.seq)
@@ -168,7 +180,9 @@ def _route(tx: Tx, live: Topology, events: Sequence[_NewEvent], changes: _Change
                 if isinstance(decision, Compose):
                     batch.composed.setdefault(decision.job.edition_id, []).append((each, decision))
                 elif isinstance(decision, Create):
-                    batch.tasks.append(_new_task(decision.job, each, live))
+                    batch.tasks.append(
+                        batch.task_of_changes(tx, decision.job, each) or _new_task(decision.job, each, live)
+                    )
                     batch.causes.append(each)
                 else:
                     filtered = isinstance(decision, routing.Filter)

@@ -90,6 +90,8 @@ def _advise_refresh(job: LiveJob, task: Row, changes: Sequence[Change]) -> str |
 
 def _is_refreshed_automatically(job: LiveJob, change: Change) -> bool:
     """Tell whether a change of the input makes the job remake its output automatically."""
+    if job.job.execution_strategy is Strategy.PER_CHANGE:
+        return True
     if job.inputs[change.position].trigger:
         # If a triggering input was read as a whole, only its new partitions start tasks.
         return change.other_generation or change.cursor_range or change.partition_key is not None

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from qo.api.contract.why import Step, Verdict
 from qo.core.pipeline import routing
-from qo.core.pipeline.dag import Strategy
+from qo.core.pipeline.dag import WITHOUT_KEYS
 from qo.core.pipeline.states import DeliveryOutcome, EventState
 from qo.core.pipeline.topology import LiveJob, Reader
 from qo.core.words import plural
@@ -159,7 +159,7 @@ class Search:
 
     def _own_task(self, job: LiveJob, question: Question) -> Row | None:
         """Return the task that should write it or, for a whole dataset, one that has failed or is open."""
-        if question.partition_key is not None and job.job.execution_strategy is not Strategy.PER_UPDATE:
+        if question.partition_key is not None and job.job.execution_strategy not in WITHOUT_KEYS:
             return self.chain.task_of(job.edition_id, question.partition_key)
         failed = failures.first_open(self.chain.tx, self.chain.live, job.edition_id)
         if failed is not None:
@@ -182,7 +182,7 @@ class Search:
         return Finding(task_state.verdict, steps[-1].text, task_state.do, (*steps, *wrong))
 
     def _explain_by_inputs(self, job: LiveJob, question: Question, depth: int) -> Finding:
-        if question.partition_key is None or job.job.execution_strategy is Strategy.PER_UPDATE:
+        if question.partition_key is None or job.job.execution_strategy in WITHOUT_KEYS:
             waiting = self._waits(job)
             if waiting is not None:
                 return waiting
