@@ -228,9 +228,10 @@ JOB = Record(
         Field(
             "execution_strategy",
             choice(Strategy),
-            "reactive: PerPartition, a task for each partition; PerUpdate, a task for each new cursor. Unset: "
-            "PerUpdate if an input that triggers comes from a schedule, from an always_on source or from another "
-            "such job; else PerPartition.",
+            "reactive: PerPartition, a task for each partition; PerUpdate, a task for each new cursor; PerChange, one "
+            "task at a time for all that has changed. Unset: PerChange for latest, history and changes; PerUpdate if "
+            "an input that triggers comes from a schedule, from an always_on source or from another such job; else "
+            "PerPartition.",
         ),
         Field(
             "join",

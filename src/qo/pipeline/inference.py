@@ -44,12 +44,16 @@ def _fill_in(job: Fields, defaults: Fields, cursor_readers: frozenset[str]) -> F
     # A source of an unknown kind is wrong anyway; that it has no operator need not be said, too.
     runs_no_code = _kind(job) in CODELESS_KINDS or ("source" in job and _kind(job) is None)
     inferred |= CODELESS_JOB if runs_no_code else {"runtime": _runtime(job, defaults)}
-    inferred["outputs"] = 1
+    spec = BUILT_IN.get(str(job.get("operator")))
+    inferred["outputs"] = (
+        1 if spec is None or spec.outputs_of is None else spec.outputs_of(_mapping(job.get("config")))
+    )
     if "unique_key" in job:
         inferred["update_strategy"] = UpdateStrategy.APPEND.value
     if not is_source:
         by_cursor = str(job.get("name")) in cursor_readers
-        inferred["execution_strategy"] = (Strategy.PER_UPDATE if by_cursor else Strategy.PER_PARTITION).value
+        strategy = Strategy.PER_UPDATE if by_cursor else Strategy.PER_PARTITION
+        inferred["execution_strategy"] = (Strategy.PER_CHANGE if _works_by_changes(job) else strategy).value
     return {**{name: value for name, value in inferred.items() if name not in job}, **job}
 
 
@@ -96,8 +100,13 @@ def _emits_cursors(job: Fields) -> bool:
         return False
     kind = _kind(job)
     if kind is None:
-        return job.get("execution_strategy") == Strategy.PER_UPDATE
+        return job.get("execution_strategy") == Strategy.PER_UPDATE or _works_by_changes(job)
     return kind == SourceKind.ALWAYS_ON or SOURCES[kind].emits_cursors
+
+
+def _works_by_changes(job: Fields) -> bool:
+    spec = BUILT_IN.get(str(job.get("operator")))
+    return spec is not None and spec.strategy is Strategy.PER_CHANGE
 
 
 def _emits_partitions(job: Fields) -> bool:
@@ -115,7 +124,10 @@ def _may_work_by_cursor(job: Fields) -> bool:
     )
     only = spec.strategy if spec is not None else None
     by_partition = (
-        refreshes or "partitions" in job or job.get("join") == Join.ALL or only is Strategy.PER_PARTITION
+        refreshes
+        or "partitions" in job
+        or job.get("join") == Join.ALL
+        or only in (Strategy.PER_PARTITION, Strategy.PER_CHANGE)
     )
     return not by_partition and "execution_strategy" not in job
 

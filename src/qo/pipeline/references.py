@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from qo.core.pipeline.dag import From, Input, SourceKind, Strategy
+from qo.core.pipeline.dag import From, Input, Strategy
 from qo.core.pipeline.plan import in_order, upstream
+from qo.core.words import with_article
 from qo.pipeline.draft import DagDraft, JobDraft
 from qo.pipeline.fields import JOBS_MAX, OUTPUTS_ALL_MAX
 from qo.pipeline.operators.built_in import BUILT_IN
@@ -146,7 +147,7 @@ def _check_events(draft: DagDraft, by_name: Mapping[str, JobDraft], report: Repo
                 emits, instead = f"{producer.job.name!r} emits partitions", Strategy.PER_PARTITION
                 waits = "cursors"
             elif strategy is Strategy.PER_PARTITION and (kind := _cursor_kind(producer)) is not None:
-                emits, instead = f"{producer.job.name!r} is a {kind} source and emits cursors", Strategy.PER_UPDATE
+                emits, instead = f"{producer.job.name!r} is {kind} and emits cursors", Strategy.PER_UPDATE
                 waits = "partitions"
             else:
                 continue
@@ -169,9 +170,12 @@ def _announces_partitions(producer: JobDraft) -> bool:
     return source is not None and partitions is not None and SOURCES[source.kind].emits_cursors
 
 
-def _cursor_kind(producer: JobDraft) -> SourceKind | None:
-    """Return the kind of a source that emits nothing but cursors; None for any other job."""
+def _cursor_kind(producer: JobDraft) -> str | None:
+    """Return what a job is that emits nothing but cursors; None for any other job."""
     kind = producer.job.source.kind if producer.job.source is not None else None
     if producer.job.partitions is not None:
         return None
-    return kind if kind is not None and SOURCES[kind].emits_cursors else None
+    if kind is not None and SOURCES[kind].emits_cursors:
+        return f"{with_article(kind)} source"
+    by_change = producer.job.execution_strategy is Strategy.PER_CHANGE and not _emits_partitions(producer)
+    return f"a job of {producer.job.operator}" if by_change else None

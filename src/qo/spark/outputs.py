@@ -7,6 +7,7 @@ from typing import Any
 
 from qo.core.pipeline.expectation import describe_value, parse_expectations
 from qo.spark.io import writing
+from qo.spark.io.bucketing import Bucketed
 from qo.spark.io.writing import WrittenOutput
 from qo.spark.operators.operator_context import Context, Frames
 from qo.spark.phases import Phases
@@ -21,12 +22,25 @@ def write_outputs(context: Context, frames: Frames, phases: Phases) -> dict[int,
         run.cancel.check()
         with phases("write"):
             output = next(each for each in run.outputs if each.details.index == index)
-            measures = quality.measures(
-                [each for each in expectations if each.output == index], frame.schema, frame
-            )
+            rows = frame.rows if isinstance(frame, Bucketed) else frame
+            own = [each for each in expectations if each.output == index]
+            measures = quality.measures(own, rows.schema, rows)
             outputs[index] = writing.write(context.spark, frame, output, context.files, measures, run.work)
+        if isinstance(frame, Bucketed) and index == 0:
+            context.details.update(describe_buckets(frame, outputs[index].partitions or {}))
     run.cancel.check()
     return outputs
+
+
+def describe_buckets(frame: Bucketed, partitions: Mapping[str, int]) -> dict[str, Any]:
+    """Return what people want to know of buckets: how many were written, and whether one is much larger than others."""
+    rows = {frame.key(bucket): n for bucket, n in frame.standing.items()} | dict(partitions)
+    largest = max(rows, key=lambda key: (rows[key], key), default=None)
+    return {
+        "buckets": frame.count,
+        "buckets_written": len(partitions),
+        "largest_bucket": None if largest is None else {"bucket": largest, "rows": rows[largest]},
+    }
 
 
 def check_expectations(context: Context, outputs: Mapping[int, WrittenOutput]) -> None:

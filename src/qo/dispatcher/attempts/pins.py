@@ -212,6 +212,8 @@ def _pins_of(
         "generation_id": reading.generation_id,
         "cursor_after": None,
         "cursor_upto": None,
+        "changed_after": None,
+        "changed_generation": None,
     }
     there = [(key, revisions[at]) for key in reading.parts if (at := (reading.generation_id, key)) in revisions]
     # Without any, one that reads nothing: the operator has the input all the same.

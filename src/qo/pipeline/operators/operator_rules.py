@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from qo.core.pipeline.dag import SourceKind
+from qo.core.pipeline.dag import SourceKind, Strategy
+from qo.core.words import plural
 from qo.pipeline.draft import JobDraft
 from qo.pipeline.operators.built_in import BUILT_IN, CONTAINER, UDF
 from qo.pipeline.operators.spec import OperatorSpec
@@ -41,6 +42,7 @@ def check_operator(job_draft: JobDraft, registry: Registry, report: Report) -> N
             _check_activation(job_draft, spec, report)
             _check_counts(job_draft, spec, report)
             _check_config(job_draft, spec, report)
+        _check_strategy(job_draft, spec, report)
     _check_udf(job_draft, report)
 
 
@@ -105,9 +107,20 @@ def _check_activation(job_draft: JobDraft, spec: OperatorSpec, report: Report) -
         report.add((*path, "execution_strategy"), message, f"write 'execution_strategy: {spec.strategy}'")
 
 
+def _check_strategy(job_draft: JobDraft, spec: OperatorSpec | None, report: Report) -> None:
+    """Check that only operators that can work by changes do."""
+    if job_draft.job.execution_strategy is Strategy.PER_CHANGE and (
+        spec is None or spec.strategy is not Strategy.PER_CHANGE
+    ):
+        names = ", ".join(each.name for each in BUILT_IN.values() if each.strategy is Strategy.PER_CHANGE)
+        message = f"'PerChange' is for {names}, and {job_draft.job.name!r} is none of them"
+        hint = "write 'execution_strategy: PerPartition' or 'PerUpdate'"
+        report.add((*job_draft.path, "execution_strategy"), message, hint)
+
+
 def _check_counts(job_draft: JobDraft, spec: OperatorSpec, report: Report) -> None:
     job, path = job_draft.job, job_draft.path
-    if job.outputs != 1 and not (spec.has_side_effects and job.outputs == 0):
+    if spec.outputs_of is None and job.outputs != 1 and not (spec.has_side_effects and job.outputs == 0):
         count = "one output or none" if spec.has_side_effects else "one output"
         report.add((*path, "outputs"), f"{spec.name} has {count}, not {job.outputs}", "write 'outputs: 1'")
     if spec.inputs_max == 1 and len(job.inputs) > 1:
@@ -124,8 +137,13 @@ def _check_config(job_draft: JobDraft, spec: OperatorSpec, report: Report) -> No
             report.add(job_draft.path, f"{spec.name} needs its 'config'", hint)
         return
     has_shape = check(job_draft.raw["config"], spec.config, (*job_draft.path, "config"), report)
-    if has_shape and spec.validate is not None:
+    if not has_shape:
+        return
+    if spec.validate is not None:
         spec.validate(job_draft, report)
+    if spec.outputs_of is not None and job_draft.job.outputs != (count := spec.outputs_of(job_draft.job.config)):
+        message = f"{spec.name} has {plural(count, 'output')} with this config, not {job_draft.job.outputs}"
+        report.add((*job_draft.path, "outputs"), message, f"write 'outputs: {count}'")
 
 
 def _check_udf(job_draft: JobDraft, report: Report) -> None:

@@ -7,7 +7,7 @@ add an operator, declare it in the module of its runtime and write the function 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ class OperatorSpec:
     config: Record | None = None  # None: the job's config, inputs and outputs are not checked.
     example: str = ""  # A smallest config, as a hint for jobs that have none.
     inputs_max: int | None = None
+    # How many outputs a job with this config has; None: one.
+    outputs_of: Callable[[Mapping[str, Any]], int] | None = None
     has_side_effects: bool = False  # Such an operator may have no output; every other one has exactly one.
     is_source: bool = False  # Runs without inputs, as an always_on source.
     strategy: Strategy | None = None  # The only execution strategy that it works with.

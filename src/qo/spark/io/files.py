@@ -63,10 +63,13 @@ class Files(Protocol):
         """
         ...
 
-    def write(self, frame: DataFrame, uri: str, ids: Mapping[str, int] | None = None) -> None:
+    def write(
+        self, frame: DataFrame, uri: str, ids: Mapping[str, int] | None = None, by: str | None = None
+    ) -> None:
         """Write Parquet files below a new directory. Raises UsageError if it exists.
 
-        ``ids``: of columns, by name, to be written into the files.
+        ``ids``: of columns, by name, to be written into the files. ``by``: a column; rows with other values of it are
+        written to directories of their own, and the files do not have it.
         """
         ...
 

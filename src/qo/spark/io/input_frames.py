@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from qo.agent.operator_run import RunInput
+from qo.agent.run_input import RunInput
 from qo.api.contract.task import InputMode, WorkInput
 from qo.errors import QoError, UsageError
 from qo.spark.engine.error_translation import full_text
@@ -54,7 +54,7 @@ def read_input(spark: SparkSession, source: RunInput, files: Files) -> DataFrame
 def _may_still_come(source: WorkInput) -> bool:
     """Whether another attempt may find data. Not in the input that the task was made for, once it is committed."""
     match source.mode:
-        case InputMode.WHOLE:
+        case InputMode.WHOLE | InputMode.CHANGES:
             return True
         case InputMode.PARTITION:
             return source.revision is None  # Announced, and not committed.

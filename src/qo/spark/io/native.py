@@ -47,18 +47,20 @@ def read(spark: SparkSession, paths: Sequence[str], schema: StructType | None) -
             return strict.option("inferSchema", schema is None).csv(patterns)
 
 
-def write(frame: DataFrame, path: str) -> None:
+def write(frame: DataFrame, path: str, by: str | None = None) -> None:
     # No _SUCCESS file: the dispatcher knows what is committed. Spark's default mode fails if the path exists.
-    frame.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", False).parquet(path)
+    writer = frame.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", False)
+    (writer if by is None else writer.partitionBy(by)).parquet(path)
 
 
-def with_field_ids(frame: DataFrame, ids: Mapping[str, int] | None) -> DataFrame:
-    """Return the frame with ids of columns, which Spark writes into its files."""
+def with_field_ids(frame: DataFrame, ids: Mapping[str, int] | None, by: str | None = None) -> DataFrame:
+    """Return the frame with ids of columns, which Spark writes into its files. ``by``: one that they lack."""
     if ids is None:
         return frame
     columns = [F.col("`" + name.replace("`", "``") + "`") for name in ids]
     pairs = zip(columns, ids.items(), strict=True)
-    return frame.select(*(column.alias(name, metadata={FIELD_ID: id_}) for column, (name, id_) in pairs))
+    others = [] if by is None else [F.col(by)]
+    return frame.select(*(column.alias(name, metadata={FIELD_ID: id_}) for column, (name, id_) in pairs), *others)
 
 
 class LocalFiles:
@@ -69,11 +71,13 @@ class LocalFiles:
     def read(self, spark: SparkSession, uris: Sequence[str], schema: StructType | None) -> DataFrame:
         return read(spark, uris, schema)
 
-    def write(self, frame: DataFrame, uri: str, ids: Mapping[str, int] | None = None) -> None:
+    def write(
+        self, frame: DataFrame, uri: str, ids: Mapping[str, int] | None = None, by: str | None = None
+    ) -> None:
         if self.exists(uri):
             raise UsageError(f"{uri} is there already: every attempt writes to a place of its own")
         make_data_directory(local_path(uri).parent)  # What Java creates below it follows the umask.
-        write(with_field_ids(frame, ids), uri)
+        write(with_field_ids(frame, ids, by), uri, by)
 
     def list_files(self, uri: str) -> list[File]:
         root = local_path(uri)
@@ -110,10 +114,12 @@ class HadoopFiles:
     def read(self, spark: SparkSession, uris: Sequence[str], schema: StructType | None) -> DataFrame:
         return read(spark, [_s3a(uri) for uri in uris], schema)
 
-    def write(self, frame: DataFrame, uri: str, ids: Mapping[str, int] | None = None) -> None:
+    def write(
+        self, frame: DataFrame, uri: str, ids: Mapping[str, int] | None = None, by: str | None = None
+    ) -> None:
         if self.exists(uri):
             raise UsageError(f"{uri} is there already: every attempt writes to a place of its own")
-        write(with_field_ids(frame, ids), _s3a(uri))
+        write(with_field_ids(frame, ids, by), _s3a(uri), by)
 
     def list_files(self, uri: str) -> list[File]:
         return [

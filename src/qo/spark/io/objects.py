@@ -136,13 +136,16 @@ class BucketFiles:
         reader = spark.read.format(NAME).schema(nullable).options(**access)
         return reader.option("files", json.dumps(paths)).option("kind", kind.value).load()
 
-    def write(self, frame: DataFrame, uri: str, ids: Mapping[str, int] | None = None) -> None:
+    def write(
+        self, frame: DataFrame, uri: str, ids: Mapping[str, int] | None = None, by: str | None = None
+    ) -> None:
         if self._bucket.exists(uri):
             raise UsageError(f"{uri} is there already: every attempt writes to a place of its own")
         register(frame.sparkSession)
         writer = frame.write.format(NAME).options(**self._bucket.access())
         if ids is not None:
             writer = writer.option("fieldids", json.dumps(dict(ids)))
+        writer = writer if by is None else writer.option("by", by)
         writer.option("directory", bucket_path(uri).rstrip("/")).mode("append").save()
 
     def list_files(self, uri: str) -> list[File]:

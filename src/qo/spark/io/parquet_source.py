@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 # pyarrow has no types.
 pa: Any = import_module("pyarrow")
 pq: Any = import_module("pyarrow.parquet")
+compute: Any = import_module("pyarrow.compute")
 arrow_csv: Any = import_module("pyarrow.csv")
 arrow_json: Any = import_module("pyarrow.json")
 arrow_fs: Any = import_module("pyarrow.fs")
@@ -219,11 +220,33 @@ def _conform(batch: Batch, target: Schema) -> Batch:
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
+class _OpenFile:
+    """A Parquet file that is being written."""
+
+    def __init__(self, filesystem: FileSystem, path: str, schema: Schema) -> None:
+        self._schema = schema
+        self._footers: list[Any] = []
+        self._stream = filesystem.open_output_stream(path)
+        self._writer = pq.ParquetWriter(self._stream, schema, metadata_collector=self._footers)
+
+    def write(self, batch: Batch) -> None:
+        self._writer.write_batch(batch.cast(self._schema))
+
+    def close(self) -> dict[str, Any]:
+        """Return size and description of the file."""
+        self._writer.close()
+        size = self._stream.tell()
+        self._stream.close()
+        return {"size": size, "stats": _describe(self._footers[0]) if self._footers else None}
+
+    def abandon(self) -> None:
+        with suppress(Exception):
+            self._stream.close()
+
+
 @dataclass
-class _Part(WriterCommitMessage):
-    name: str | None  # None: there were no rows.
-    size: int
-    stats: dict[str, Any] | None = None
+class _NewFiles(WriterCommitMessage):
+    files: list[dict[str, Any]]  # The name, size and description of each.
 
 
 class _Writer(DataSourceArrowWriter):
@@ -231,6 +254,7 @@ class _Writer(DataSourceArrowWriter):
         self._options = options
         self._directory = options["directory"]
         self._field_ids: dict[str, int] = json.loads(options.get("fieldids", "{}"))
+        self._by = options.get("by")  # A column: rows with other values of it go to files of their own.
 
     def write(self, iterator: Iterator[Batch]) -> WriterCommitMessage:
         context = TaskContext.get()
@@ -238,36 +262,46 @@ class _Writer(DataSourceArrowWriter):
         # With the attempt in its name: one that was abandoned may still be writing.
         name = f"part-{context.partitionId():05d}-{context.taskAttemptId()}.parquet"
         filesystem = open_filesystem(self._options)
-        filled = (batch for batch in iterator if batch.num_rows)
-        first = next(filled, None)
-        if first is None:
-            return _Part(None, 0)
-        with filesystem.open_output_stream(f"{self._directory}/{name}") as file:
-            schema, footers = _with_field_ids(first.schema, self._field_ids), list[Any]()
-            with pq.ParquetWriter(file, schema, metadata_collector=footers) as writer:
-                writer.write_batch(first.cast(schema))
-                for batch in filled:
-                    writer.write_batch(batch.cast(schema))
-            size = file.tell()
-        return _Part(name, size, _describe(footers[0]) if footers else None)
+        open_files: dict[str, _OpenFile] = {}
+        try:
+            for batch in iterator:
+                for directory, rows in self._split(batch):
+                    path = f"{directory}{name}"
+                    if path not in open_files:
+                        schema = _with_field_ids(rows.schema, self._field_ids)
+                        open_files[path] = _OpenFile(filesystem, f"{self._directory}/{path}", schema)
+                    open_files[path].write(rows)
+            return _NewFiles([{"name": path, **each.close()} for path, each in open_files.items()])
+        except BaseException:
+            for each in open_files.values():
+                each.abandon()
+            raise
+
+    def _split(self, batch: Batch) -> Iterator[tuple[str, Batch]]:
+        """Yield the rows of each directory, without the column that names it."""
+        if not batch.num_rows:
+            return
+        if self._by is None:
+            yield "", batch
+            return
+        at = batch.schema.get_field_index(self._by)
+        values = batch.column(at)
+        others = [number for number in range(batch.num_columns) if number != at]
+        for value in compute.unique(values).to_pylist():
+            yield f"{self._by}={value}/", batch.filter(compute.equal(values, value)).select(others)
 
     def commit(self, messages: Any) -> None:
         """Write the list of files as one object, so that nobody has to list the directory."""
-        files = [
-            {"name": each.name, "size": each.size, "stats": each.stats}
-            for each in messages
-            if each is not None and each.name
-        ]
+        files = [file for each in messages if each is not None for file in each.files]
         with open_filesystem(self._options).open_output_stream(f"{self._directory}/{FILE_LIST}") as file:
             file.write(json.dumps(sorted(files, key=lambda each: str(each["name"]))).encode())
 
     def abort(self, messages: Any) -> None:
         filesystem = open_filesystem(self._options)
-        for each in messages:
-            if each is not None and each.name:
-                # Credentials of an attempt delete nothing: qo collect does, once nobody needs the files.
-                with suppress(OSError):
-                    filesystem.delete_file(f"{self._directory}/{each.name}")
+        for file in (file for each in messages if each is not None for file in each.files):
+            # Credentials of an attempt delete nothing: qo collect does, once nobody needs the files.
+            with suppress(OSError):
+                filesystem.delete_file(f"{self._directory}/{file['name']}")
 
 
 def _with_field_ids(schema: Schema, ids: Mapping[str, int]) -> Schema:

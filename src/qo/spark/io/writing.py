@@ -25,6 +25,7 @@ from qo.core.pipeline.field_ids import assign_field_ids
 from qo.core.pipeline.file_stats import FileStats
 from qo.errors import QoError, UsageError
 from qo.spark.io.appending import uncommitted_rows
+from qo.spark.io.bucketing import BUCKET, Bucketed, bucket_directory
 from qo.spark.io.columns import column_bodies, columns_from_bodies, merge_columns, writable_columns
 from qo.spark.io.files import File, Files
 
@@ -46,12 +47,14 @@ class WrittenOutput:
     bytes: int
     files: tuple[File, ...]
     columns: tuple[Column, ...]
+    # Rows by partition key, where one write makes several partitions; None: it makes one.
+    partitions: Mapping[str, int] | None = None
     observed: dict[str, Any] = field(default_factory=dict[str, Any])  # By measure.
 
 
 def write(
     spark: SparkSession,
-    frame: DataFrame,
+    frame: DataFrame | Bucketed,
     output: RunOutput,
     files: Files,
     measures: Sequence[Measure],
@@ -63,6 +66,8 @@ def write(
     the columns are recorded. Raises UsageError, before anything is written, for columns that cannot be written or do
     not fit those of the dataset.
     """
+    if isinstance(frame, Bucketed):
+        return _write_buckets(frame, output, files, measures, work)
     columns = writable_columns(frame.schema)
     ids = field_ids_of(columns)
     merge_columns(columns_from_bodies(output.details.columns), columns, work.drift)
@@ -81,10 +86,7 @@ def write(
         stats = files.measure(output.prefix, new_files, types)
         values = [_count_rows(output, new_files, stats)]
     rows, *edges = values[: len(standard)]
-    if len(new_files) > FILES_MAX:
-        raise UsageError(
-            f"the output has {len(new_files)} files, and a commit takes {FILES_MAX}: repartition or coalesce the frame"
-        )
+    _check_count(len(new_files), "the output")
     if rows == 0 and new_files:
         files.delete(output.prefix)  # Spark writes a file without rows.
         new_files = []
@@ -93,7 +95,45 @@ def write(
     output.columns = column_bodies(columns)
     output.stats |= {each.name: json_value(value) for each, value in zip(standard[1:], edges, strict=True)}
     observed = {each.name: value for each, value in zip(measures, values[len(standard) :], strict=True)}
-    return WrittenOutput(rows, sum(each.size for each in new_files), tuple(new_files), tuple(columns), observed)
+    size = sum(each.size for each in new_files)
+    return WrittenOutput(rows, size, tuple(new_files), tuple(columns), observed=observed)
+
+
+def _write_buckets(
+    frame: Bucketed, output: RunOutput, files: Files, measures: Sequence[Measure], work: Work
+) -> WrittenOutput:
+    """Write all buckets at once, and record each as a partition; those that were emptied as partitions without rows."""
+    columns = writable_columns(frame.rows.schema)
+    merge_columns(columns_from_bodies(output.details.columns), columns, work.drift)
+    ids, types = field_ids_of(columns), {each.name.lower(): each.type for each in columns}
+    values, new_files = _write_and_observe(frame.frame, output, files, measures, ids, BUCKET)
+    measured_files = zip(new_files, files.measure(output.prefix, new_files, types), strict=True)
+    stats = {each.name: its for each, its in measured_files}
+    by_directory: dict[str, list[File]] = {bucket_directory(each): [] for each in frame.emptied}
+    for each in new_files:
+        by_directory.setdefault(each.name.partition("/")[0], []).append(each)
+    partitions: dict[str, int] = {}
+    for directory, own in sorted(by_directory.items()):
+        key = frame.key(int(directory.partition("=")[2]))
+        _check_count(len(own), f"partition {key} of the output")
+        part = output.partition(key, directory)
+        partitions[key] = _count_rows(output, own, [stats[each.name] for each in own])
+        for at, each in enumerate(own):
+            rows = partitions[key] if at == 0 else None
+            part.add(each.name.partition("/")[2], size=each.size, rows=rows, stats=stats[each.name])
+        part.columns = column_bodies(columns)
+    if not partitions:
+        output.skip()
+    observed = {each.name: value for each, value in zip(measures, values, strict=True)}
+    size = sum(each.size for each in new_files)
+    return WrittenOutput(sum(partitions.values()), size, tuple(new_files), tuple(columns), partitions, observed)
+
+
+def _check_count(files: int, what: str) -> None:
+    if files > FILES_MAX:
+        raise UsageError(
+            f"{what} has {files} files, and a commit takes {FILES_MAX}: repartition or coalesce the frame"
+        )
 
 
 def _standard_measures(frame: DataFrame, work: Work) -> list[Measure]:
@@ -116,12 +156,16 @@ def _write_and_observe(
     files: Files,
     measures: Sequence[Measure],
     ids: Mapping[str, int] | None,
+    by: str | None = None,
 ) -> tuple[list[Any], list[File]]:
     """Write; return the value of each measure, and the files."""
+    if not measures:
+        files.write(frame, output.prefix, ids, by)
+        return [], files.list_files(output.prefix)
     observation = Observation()
     # Generated names: Spark wants each once, and those of measures may be anything.
     columns = [each.column.alias(f"m{at}") for at, each in enumerate(measures)]
-    files.write(frame.observe(observation, *columns), output.prefix, ids)
+    files.write(frame.observe(observation, *columns), output.prefix, ids, by)
     values = observation.get
     return [values[f"m{at}"] for at in range(len(measures))], files.list_files(output.prefix)
 

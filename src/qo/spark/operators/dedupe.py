@@ -43,13 +43,14 @@ def newest_rows(frame: DataFrame, keys: Sequence[str], order_by: str) -> DataFra
     others = sorted(
         (field for field in frame.schema if field.name.lower() not in used), key=lambda each: each.name
     )
-    newest_first = [F.col(quote_name(order_by)).desc_nulls_last(), *map(_sortable, others)]
+    newest_first = [F.col(quote_name(order_by)).desc_nulls_last(), *map(sortable, others)]
     ranked = Window.partitionBy(*(F.col(quote_name(key)) for key in keys)).orderBy(*newest_first)
     return frame.withColumn(_RANK, F.row_number().over(ranked)).where(F.col(_RANK) == 1).drop(_RANK)
 
 
-def _sortable(field: StructField) -> Column:
-    column = F.col(quote_name(field.name))
+def sortable(field: StructField, value: Column | None = None) -> Column:
+    """Return what to sort by, or compare, for a column of any type. ``value``: another one of that type."""
+    column = F.col(quote_name(field.name)) if value is None else value
     if any(each in field.dataType.simpleString() for each in _UNORDERED):
         return F.to_json(F.struct(column), _TIMES)
     return column

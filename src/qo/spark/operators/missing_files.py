@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from qo.agent.operator_run import uris
+from qo.agent.run_input import uris
 from qo.api.contract.task import KeptAnswer
 from qo.config.location import path_text
 from qo.errors import NotFound

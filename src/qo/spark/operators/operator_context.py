@@ -13,9 +13,10 @@ from pyspark.sql.types import StructType
 from qo.agent.operator_run import Run
 from qo.config.settings import Settings
 from qo.errors import UsageError
+from qo.spark.io.bucketing import Bucketed
 from qo.spark.io.files import Files
 
-Frames = Mapping[int, DataFrame]  # By output.
+Frames = Mapping[int, DataFrame | Bucketed]  # By output.
 Diagnosis = Callable[[BaseException], "BaseException | None"]
 
 
@@ -72,6 +73,18 @@ class Context:
             raise UsageError(f"{self.operator} reads one input, and {self.run.work.job} has {len(self.inputs)}")
         name = next(iter(self.inputs))
         return name, self.inputs[name]
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Keep the rows of a frame that is used several times, until the attempt ends."""
+        persisted = frame.persist()
+        self.later.callback(persisted.unpersist)
+        return persisted
+
+    def skip_all(self) -> Frames:
+        """Commit nothing: there is nothing new."""
+        for each in self.run.outputs:
+            each.skip()
+        return {}
 
     def only_output(self) -> int:
         """Return the index of the only output. Raises UsageError if there are several, or none."""

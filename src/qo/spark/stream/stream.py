@@ -22,6 +22,7 @@ from qo.agent.operator_run import QualityFailed, RunOutput
 from qo.core.pipeline.expectation import Expectation, describe_value, parse_expectations
 from qo.errors import QoError, UsageError
 from qo.spark.io import writing
+from qo.spark.io.bucketing import Bucketed
 from qo.spark.io.writing import WrittenOutput
 from qo.spark.operators.operator_context import Context, Frames
 from qo.spark.quality import quality
@@ -33,7 +34,7 @@ RETAINED = "spark.sql.streaming.minBatchesToRetain"
 
 
 def is_stream(frames: Frames) -> bool:
-    return any(frame.isStreaming for frame in frames.values())
+    return any(not isinstance(frame, Bucketed) and frame.isStreaming for frame in frames.values())
 
 
 def run(context: Context, frames: Frames) -> None:
@@ -67,7 +68,9 @@ def _single_output(context: Context, frames: Frames) -> tuple[int, DataFrame]:
             f"{work.job} is a stream, whose batches are committed from the worker itself: run it on a worker that has "
             "its own session (leave spark.remote unset)"
         )
-    return next(iter(frames.items()))
+    ((index, frame),) = frames.items()
+    assert not isinstance(frame, Bucketed)  # Or it would be no stream.
+    return index, frame
 
 
 def _watch(context: Context, query: StreamingQuery) -> None:

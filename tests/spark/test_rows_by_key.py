@@ -1,0 +1,243 @@
+"""Rows by key, through the dispatcher's own functions: whatever arrives in whatever order, the same rows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from qo.dispatcher.commits import removals
+from qo.dispatcher.state import datasets
+from qo.errors import UsageError
+from qo.spark.operators import latest
+from qo.testing.spark import run_operator
+from support.dispatcher.pipelines import dag, deployed, edited, job, loaded, source, staged
+from support.dispatcher.states import Clock, opened
+from support.spark import keyed_model
+from support.spark.keyed_site import KeyedSite, site
+
+pytestmark = pytest.mark.spark
+
+Row = Mapping[str, Any]
+COLUMNS = (
+    ("shop", "long"),
+    ("id", "string"),
+    ("at", "long"),
+    ("op", "string"),
+    ("name", "string"),
+    ("city", "string"),
+)
+KEYS = ("shop", "id")
+BY_KEY: dict[str, Any] = {
+    "keys": list(KEYS),
+    "sequence_by": "at",
+    "deletes": "op = 'D'",
+    "leave_out": ["op"],
+    "buckets": 3,
+}
+CHANGE: dict[str, Any] = {"runtime": "spark", "execution_strategy": "PerChange"}
+MIRROR: dict[str, Any] = {
+    "keys": list(KEYS),
+    "sequence_by": "change_revision",
+    "deletes": "change = 'removed'",
+    "leave_out": ["change", "before"],
+    "buckets": 2,
+}
+SHOP = dag(
+    "shop",
+    source("log"),
+    job(
+        "customers",
+        reads="log",
+        operator="latest",
+        outputs=2,
+        config=BY_KEY,
+        expectations=[{"unique": list(KEYS)}, {"rows": {"min": 1}}],
+        **CHANGE,
+    ),
+    job("versions", reads="log", operator="history", config={**BY_KEY, "track": ["city"]}, **CHANGE),
+    job("feed", reads="customers", operator="changes", config={"keys": list(KEYS)}, **CHANGE),
+    job("mirror", reads="feed", operator="latest", outputs=2, config=MIRROR, **CHANGE),
+)
+Open = Callable[..., KeyedSite]
+
+
+@pytest.fixture
+def open_site(spark: SparkSession, tmp_path: Path) -> Iterator[Open]:
+    with opened(f"sqlite:{tmp_path / 'state.db'}", Clock()) as state:
+        yield lambda wanted, columns=COLUMNS: site(
+            state, f"file:{tmp_path / 'data'}", deployed(state, wanted), spark, columns
+        )
+
+
+def is_delete(row: Row) -> bool:
+    return row["op"] == "D"
+
+
+def change_log(choose: random.Random, shops: int, rows: int) -> list[dict[str, Any]]:
+    """Changes of a few keys of many shops, so that there are many cases: repeated, with equal and with null sequences,
+    with null keys."""
+    return [
+        {
+            "shop": choose.randrange(shops),
+            "id": choose.choice(["a", "b", None]),
+            "at": choose.choice([None, *range(8)]),
+            "op": choose.choice(["U", "U", "U", "D", None]),
+            "name": choose.choice(["ann", "bob", None]),
+            "city": choose.choice(["oslo", "rome", None]),
+        }
+        for _ in range(rows)
+    ]
+
+
+def in_order(rows: Iterable[Row]) -> list[Any]:
+    return sorted((tuple(sorted(row.items())) for row in rows), key=repr)
+
+
+def check(shop: KeyedSite, landed: Mapping[str, list[dict[str, Any]]], version: int | None = None) -> None:
+    rows = [row for own in landed.values() for row in own]
+    kept, deleted = keyed_model.latest(rows, KEYS, "at", is_delete, {"op"})
+    assert in_order(shop.rows("customers", version=version)) == in_order(kept.values())
+    deletions = [(keyed_model.key_of(row, KEYS), row["at"]) for row in shop.rows("customers", 1, version)]
+    assert sorted(deletions, key=repr) == sorted(deleted.items(), key=repr)
+    versions = keyed_model.history(rows, KEYS, "at", is_delete, {"op"}, ["city"])
+    assert in_order(shop.rows("versions", version=version)) == in_order(
+        row for own in versions.values() for row in own
+    )
+    mirrored = [
+        {name: value for name, value in row.items() if name != "change_revision"}
+        for row in shop.rows("mirror", version=version)
+    ]
+    assert in_order(mirrored) == in_order(kept.values())
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 8))])
+def test_rows_by_key_are_what_a_plain_model_makes_of_all_rows(
+    open_site: Open, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop, choose = open_site(SHOP), random.Random(seed)
+    landed: dict[str, list[dict[str, Any]]] = {}
+
+    def land(day: str, rows: list[dict[str, Any]]) -> None:
+        landed[day] = rows
+        shop.land("log", day, rows)
+
+    land("day-0", change_log(choose, 12, 60))
+    shop.settle()
+    check(shop, landed)
+    land("day-1", change_log(choose, 12, 30) + choose.sample(landed["day-0"], 5))
+    land("day-2", change_log(choose, 12, 30))
+    shop.settle()
+    check(shop, landed)
+    # What was said before changes nothing, and no bucket is written again.
+    commits = len(shop.committed("customers")), [each.revision for each in shop.committed("customers")]
+    land("day-3", choose.sample(landed["day-1"], 20))
+    again = shop.settle()
+    assert [(each["job"], each["outputs"]) for each in again if each["job"] != "versions"] == [("customers", {})]
+    assert (len(shop.committed("customers")), [each.revision for each in shop.committed("customers")]) == commits
+    # What is replaced or removed counts no more.
+    land("day-1", change_log(choose, 12, 10))
+    with shop.state.write() as tx:
+        removals.remove(tx, datasets.resolve(tx, "shop.log"), ["day-2"], by="ann", key="1")
+    del landed["day-2"]
+    shop.settle()
+    check(shop, landed)
+    # A rebuild ends where the merges have ended; so does one with many keys at once.
+    monkeypatch.setattr(latest, "BROADCAST_KEYS_MAX", 0)
+    wanted = edited(SHOP, "customers", config={**BY_KEY, "buckets": 5})
+    staged(shop.state, edited(wanted, "versions", config={**BY_KEY, "track": ["city"], "buckets": 1}))
+    shop.topology = loaded(shop.state)
+    shop.settle()
+    land("day-4", change_log(choose, 12, 20))
+    shop.settle()
+    check(shop, landed, version=2)
+
+
+def test_a_task_says_what_it_has_written_and_leaves_other_buckets_alone(open_site: Open) -> None:
+    plain = {"keys": ["id"], "sequence_by": "at", "deletes": "op = 'D'", "buckets": 8, "keep_deletes": "10"}
+    columns = (("id", "string"), ("at", "long"), ("op", "string"))
+    wanted = dag(
+        "shop",
+        source("log", drift="add"),
+        job("customers", reads="log", operator="latest", outputs=2, drift="add", config=plain, **CHANGE),
+    )
+    shop = open_site(wanted, columns)
+    shop.land("log", "1", [{"id": f"k{n}", "at": n, "op": "U"} for n in range(40)])
+    (first,) = shop.settle()
+    assert first["rows_in"] == 40
+    before = {each.partition_key: each.revision for each in shop.committed("customers")}
+    assert first["buckets_written"] == len(before)
+    assert first["largest_bucket"]["rows"] == max(each.rows or 0 for each in shop.committed("customers"))
+    shop.land("log", "2", [{"id": "k7", "at": 100, "op": "D"}, {"id": "k7", "at": 99, "op": "U"}])
+    (second,) = shop.settle()
+    after = {each.partition_key: each.revision for each in shop.committed("customers")}
+    assert (second["keys_changed"], second["buckets_touched"], second["buckets_written"]) == (1, 1, 1)
+    assert sum(before[key] != after[key] for key in before) == 1
+    assert [(row["id"], row["at"]) for row in shop.rows("customers", 1)] == [("k7", 100)]
+    # Older than the deletion: it stays deleted. A column that is new is null in the rows before.
+    shop.columns = (*columns, ("note", "string"))
+    shop.land(
+        "log", "3", [{"id": "k7", "at": 95, "op": "U", "note": "old"}, {"id": "k8", "at": 96, "note": "new"}]
+    )
+    shop.settle()
+    assert sorted(row["id"] for row in shop.rows("customers") if row.get("note")) == ["k8"]
+    # Once the bucket of the deletion has gone on by more than 10, it is forgotten; what is as old is left out.
+    shop.land("log", "4", [{"id": "k7", "at": 200, "op": "D"}])
+    shop.settle()
+    assert [(row["id"], row["at"]) for row in shop.rows("customers", 1)] == [("k7", 200)]
+    other = next(key for key in (f"n{n}" for n in range(500)) if bucket_of(shop, key) == bucket_of(shop, "k7"))
+    shop.land("log", "5", [{"id": other, "at": 300, "op": "U"}])
+    shop.settle()
+    assert shop.rows("customers", 1) == []
+    shop.land("log", "6", [{"id": "k7", "at": 150, "op": "U"}])
+    (late,) = shop.settle()
+    assert late["rows_too_late"] == 1
+    assert not [row for row in shop.rows("customers") if row["id"] == "k7"]
+
+
+def bucket_of(shop: KeyedSite, key: str) -> int:
+    (row,) = shop.spark.sql(f"SELECT pmod(xxhash64('{key}'), 8) AS bucket").collect()
+    return row["bucket"]
+
+
+CUSTOMER = [{"id": 1, "at": 1, "tags": {"a": 1}, "start_at": 1, "change": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("operator", "config", "message"),
+    [
+        ("latest", {"keys": ["key"], "sequence_by": "at"}, "has no column 'key': its columns are"),
+        (
+            "latest",
+            {"keys": ["tags"], "sequence_by": "at"},
+            "'tags' is map<string,bigint>, which cannot be part of a key",
+        ),
+        ("latest", {"keys": ["id"], "sequence_by": "tags"}, "which cannot be what rows are ordered by"),
+        ("latest", {"keys": ["id"], "sequence_by": "at", "deletes": "op = 'D'"}, "'deletes' is not a condition"),
+        ("latest", {"keys": ["id"], "sequence_by": "at", "deletes": "id"}, "'deletes' is bigint"),
+        (
+            "latest",
+            {"keys": ["id"], "sequence_by": "at", "deletes": "id = 2", "keep_deletes": "3d"},
+            "'keep_deletes' is 3d, and 'at' is bigint: write a number for numbers",
+        ),
+        ("history", {"keys": ["id"], "sequence_by": "at"}, "has a column start_at, which test adds"),
+        ("changes", {"keys": ["id"]}, "has a column 'change', which test adds itself"),
+    ],
+)
+def test_a_config_that_does_not_fit_the_rows_is_refused_in_words(
+    spark: SparkSession, operator: str, config: dict[str, Any], message: str
+) -> None:
+    outputs = 2 if "deletes" in config else 1
+    with pytest.raises(UsageError) as caught:
+        run_operator(operator, {"log": CUSTOMER}, config=config, outputs=outputs, spark=spark)
+    assert message in str(caught.value)
+
+
+def test_a_key_in_several_rows_has_no_changes(spark: SparkSession) -> None:
+    rows = [{"id": 1, "city": "oslo"}, {"id": 1, "city": "rome"}, {"id": 2, "city": "rome"}]
+    with pytest.raises(UsageError, match="1 keys are in several rows of the input 'log': name columns in 'keys'"):
+        run_operator("changes", {"log": rows}, config={"keys": ["id"]}, spark=spark)
