@@ -1,6 +1,6 @@
-"""Virtual environments of other orchestrators: made when first needed, kept, and apart from the project's own.
+"""Virtual environments of other systems: made when first needed, kept, and apart from the project's own.
 
-They share the project's PySpark, so that all sides run the very same Spark.
+They share the project's PySpark, so that all sides run the very same Spark, but for one that does not know it yet.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ PEERS = {
     "dagster": ["dagster"],
     "dagster-postgres": ["dagster", "dagster-postgres", "sqlalchemy<2.1"],
     "prefect": ["prefect", "fastapi<0.130"],
+    "delta-spark": ["delta-spark==4.4.0", "pyspark==4.2.*"],
 }
+OWN_SPARK = {"delta-spark"}  # There is none for the project's Spark.
 WITHIN_S = 300.0
 
 
@@ -32,7 +34,8 @@ def python_of(package: str) -> str:
     if not done.exists():
         _uv("venv", "--clear", "--python", sys.executable, str(home))
         _uv("pip", "install", "--python", str(python), *PEERS[package])
-        _share(home)
+        if package not in OWN_SPARK:
+            _share(home)
         done.touch()
     return str(python)
 

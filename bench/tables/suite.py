@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bench.tables import month_of_days
+from bench.tables import keyed, month_of_days
 
 FAMILIES = [
     *month_of_days.FAMILIES,
+    *keyed.FAMILIES,
 ]
