@@ -99,6 +99,11 @@ def test_once_builds_everything_and_then_nothing(qo: Qo, told: tuple[str, list[d
     assert "inbox -> counted -> shouted" in first.out
     assert tasks(qo) == 2 * [("counted", "completed")] + 2 * [("shouted", "completed")]
 
+    tried = qo("try", "shouted@a.txt")  # Of the files as they are, on what is committed.
+    assert tried.code == 0, tried
+    assert "A.TXT 3" in tried.out
+    assert "letters.shouts" not in tried.out
+
     again = qo("--json", "up", "--once", timeout_s=LIMIT_S)
     assert again.code == 0, again
     sizes = {each["name"]: (each["rows"], each["pieces"]) for each in again.document["tables"]}

@@ -65,6 +65,9 @@ GROUPS = {
         "drain": ("queue.control", "Let a worker finish its running tasks and exit."),
     },
     "Run": {
+        "init": ("run.init", "Begin a project that runs, with data, a test and a README."),
+        "try": ("run.try_", "Run one job here, on committed inputs, without committing."),
+        "shell": ("run.shell", "Open a Python prompt with Spark and the datasets."),
         "up": ("run.up", "Run pipelines on this machine, with everything they need."),
         "worker": ("run.worker", "Run a worker, or list the workers."),
         "serve": ("run.serve", "Serve the queue over HTTP: submit, follow and manage tasks."),

@@ -52,13 +52,17 @@ class Output:
         sys.stdout.flush()
         sys.stderr.write(f"note: {text}\n")
 
-    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    def data(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print rows of data as a table. Names of columns keep their case, unlike the headers of our own tables."""
+        self.table(columns, rows, keep_case=True)
+
+    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], *, keep_case: bool = False) -> None:
         cells = [[one_line(cell) for cell in row] for row in rows]
         if sys.stdout.isatty():
             self._rich_table(headers, cells)
             return
         widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
-        for row in [[header.upper() for header in headers], *cells]:
+        for row in [[header if keep_case else header.upper() for header in headers], *cells]:
             padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             self.line("  ".join(padded).rstrip())
 

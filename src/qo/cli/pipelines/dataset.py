@@ -306,7 +306,7 @@ def preview(
     if session.json:
         session.output.document([dict(zip(columns, each, strict=True)) for each in values])
         return
-    session.output.table(columns, [[str(cell) for cell in each] for each in values])
+    session.output.data(columns, [[str(cell) for cell in each] for each in values])
 
 
 @command(dataset, "manifest")

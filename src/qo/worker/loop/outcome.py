@@ -147,7 +147,7 @@ def _drop_frames_before_handler(summary: traceback.TracebackException) -> None:
         if current is None or id(current) in visited:
             continue
         visited.add(id(current))
-        first = next((at for at, frame in enumerate(current.stack) if _is_user_code(frame.filename)), 0)
+        first = next((at for at, frame in enumerate(current.stack) if is_user_code(frame.filename)), 0)
         del current.stack[:first]
         pending += [current.__cause__, current.__context__, *(current.exceptions or ())]
 
@@ -158,7 +158,7 @@ def _user_frames_text(summary: traceback.TracebackException) -> str:
     current: traceback.TracebackException | None = summary
     while current is not None and id(current) not in visited:
         visited.add(id(current))
-        frames = [frame for frame in current.stack if _is_user_code(frame.filename)]
+        frames = [frame for frame in current.stack if is_user_code(frame.filename)]
         if frames:
             if frames[-1] is current.stack[-1]:
                 return ""  # It is what one sees at the end, anyway.
@@ -168,7 +168,7 @@ def _user_frames_text(summary: traceback.TracebackException) -> str:
     return ""
 
 
-def _is_user_code(filename: str) -> bool:
+def is_user_code(filename: str) -> bool:
     """Whether a file belongs neither to qo nor to Python nor to an installed package."""
     inside = filename.startswith((_QO, _STDLIB, "<frozen "))
     return not inside and not {"site-packages", "dist-packages"} & set(Path(filename).parts)
