@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import qo
-from qo.api.contract.task import ColumnBody
 
 
 def write(run: qo.Run) -> None:
@@ -16,4 +15,4 @@ def write(run: qo.Run) -> None:
     body = io.BytesIO()
     pq.write_table(pa.table({"day": [run.partition_key], "length": [len(run.partition_key or "")]}), body)
     run.output().write("rows.parquet", body.getvalue(), rows=1)
-    run.output().columns = [ColumnBody(name="day", type="string"), ColumnBody(name="length", type="long")]
+    run.output().columns = {"day": "string", "length": "long"}

@@ -62,6 +62,7 @@ LONG = {
     "sources.md",
     "spark.md",
     "streams.md",
+    "tables.md",
     "testing.md",
     "up.md",
     "workers.md",

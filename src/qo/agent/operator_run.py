@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from qo.agent.code.loaded import Code, OwnCode
 from qo.agent.dataset_files import Storage
 from qo.agent.file_measures import FileMeasures
+from qo.agent.parquet_footers import named_columns
 from qo.agent.run_input import MorePieces, RunInput
 from qo.agent.run_logger import RunLogger
 from qo.api.contract.task import (
@@ -64,7 +65,8 @@ class RunOutput:
     ) -> None:
         self.details = details
         self._standing = standing
-        self.columns: list[ColumnBody] | None = None  # Of the rows that were written, where known.
+        # Of the rows that were written, where known; or types by name.
+        self.columns: list[ColumnBody] | dict[str, Any] | None = None
         self.stats: dict[str, Any] = {}  # Statistics of the rows; small.
         self.based_on: int | None = None  # The commit is refused if another followed this revision.
         self.prefix = details.prefix.rstrip("/")
@@ -166,16 +168,17 @@ class RunOutput:
         if work.partition_key is None:
             about = {"cursor": work.cursor}
         described = {key: value for key, value in self._about.items() if value is not None}
+        columns = named_columns(self.columns)
         return OutputBody(
             output=self.details.index,
             location=self.prefix + "/",
             files=self._files,
             rows=self._rows if self._files else 0,
             bytes=self._bytes,
-            columns=self.columns,
-            columns_seen=None if self.columns is None else len(self.details.columns or ()),
+            columns=columns,
+            columns_seen=None if columns is None else len(self.details.columns or ()),
             stats=self.stats,
-            file_stats=self._measures.pack(self.columns),
+            file_stats=self._measures.pack(columns),
             based_on=self.based_on,
             **(described or about),
         )

@@ -21,6 +21,13 @@ SUFFIX = ".parquet"
 FileMetadata = Any  # pyarrow has no types.
 
 
+def named_columns(columns: Sequence[ColumnBody] | Mapping[str, Any] | None) -> list[ColumnBody] | None:
+    """Return columns that may be given as their types by name."""
+    if isinstance(columns, Mapping):
+        return [ColumnBody(name=name, type=type_) for name, type_ in columns.items()]
+    return None if columns is None else list(columns)
+
+
 def column_types(columns: Sequence[ColumnBody] | None) -> dict[str, Any]:
     """Return the types of columns by name in lower case."""
     return {each.name.lower(): each.type for each in columns or ()}
