@@ -485,6 +485,42 @@ def test_a_job_that_waits_for_partitions_is_not_fed_by_a_schedule():
     assert accepted(nightly, {**SOURCE, "name": "days"}, beside)
 
 
+@pytest.mark.parametrize(
+    ("config", "fields", "message"),
+    [
+        ({"url": "jdbc:postgresql://db/shop"}, {}, "jdbc reads either a table or a query"),
+        ({"url": "db/shop", "table": "a"}, {}, "'db/shop' is no URL of JDBC"),
+        ({"url": "jdbc:postgresql://db/shop?password=x", "table": "a"}, {}, "there is a password in 'url'"),
+        ({"url": "jdbc:postgresql://a:b@db/shop", "table": "a"}, {}, "there is a password in 'url'"),
+        ({"url_secret": "db", "table": "a"}, {}, "does not list the secret 'db'"),
+        ({"url_secret": "db", "table": "a; DROP"}, {"secrets": ["db"]}, "'a; DROP'"),
+        ({"url_secret": "db", "query": "DELETE FROM a"}, {"secrets": ["db"]}, "DELETE FROM a"),
+        (
+            {"url_secret": "db", "query": "SELECT {day}"},
+            {"secrets": ["db"]},
+            "nothing stands for {day} in a query",
+        ),
+        ({"url_secret": "db", "table": "a", "cursor": "at"}, {"secrets": ["db"]}, "would replace what is there"),
+        (
+            {"url_secret": "db", "table": "a", "overlap": 5},
+            {"secrets": ["db"]},
+            "'overlap' is for reading by a cursor",
+        ),
+        (
+            {"url_secret": "db", "table": "a", "options": {"password": "x"}},
+            {"secrets": ["db"]},
+            "'password' is no option of its own",
+        ),
+    ],
+)
+def test_a_job_that_reads_a_database_says_what_to_read_and_no_password(
+    config: dict[str, Any], fields: dict[str, Any], message: str
+):
+    job = {"name": "rows", "activation": "reactive", "runtime": "spark", "operator": "jdbc", "outputs": 1}
+    reading = {"execution_strategy": "PerPartition", "inputs": [{"from": {"job": "orders"}}], "config": config}
+    assert message in only(refused(document(SOURCE, {**job, **reading, **fields})))
+
+
 def test_two_datasets_cannot_share_the_table_of_a_sink():
     sink = {"from": {"job": "orders"}, "to": "postgres", "table": "shop.all"}
     message = only(refused(document(SOURCE, publish={"one": sink, "two": sink})))

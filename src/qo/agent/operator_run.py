@@ -143,6 +143,15 @@ class RunOutput:
 
         return revision, pieces()
 
+    def positions(self) -> tuple[Any, list[Any]]:
+        """Return how far the newest commit has read, and how far those did that the task replaces.
+
+        An operator that reads a system outside by a position of its own sets ``stats["position"]`` to a small value,
+        which is committed with the rows.
+        """
+        first = self._standing(self.details.index, None, None)
+        return first.position, first.own_positions
+
     def below(self, cursor: int) -> RunOutput:
         """Return a part of the output that is committed by itself, with a prefix of its own."""
         details = self.details.model_copy(update={"prefix": f"{self.prefix}/{cursor}/"})

@@ -124,6 +124,8 @@ class StandingAnswer(PiecesAnswer):
     """The pieces of an output that are committed now."""
 
     revision: int | None = None
+    position: Any = None  # How far the newest commit with a position has read; replaced ones count, too.
+    own_positions: list[Any] = []  # Those of what the task replaces.
 
 
 class KeptAnswer(Answer):

@@ -19,6 +19,8 @@ from qo.dispatcher.state.database import State, Tx, batches
 from qo.dispatcher.tasks.rows import Row, load
 from qo.errors import NotFound
 
+POSITIONS_MAX = 100  # Commits that are looked at for positions.
+
 _commits, _tasks, _inputs = schema.commits, schema.tasks, schema.task_inputs
 
 
@@ -107,4 +109,24 @@ def others(
     own = _of_range(tx, row, generation) if key is None else appended(tx, row, generation, key)
     replaced = {each["revision"] for each in own}
     remaining = [each for each in page if each.revision not in replaced]
-    return StandingAnswer(pieces=remaining, after=rest, revision=upto)
+    if after is not None:
+        return StandingAnswer(pieces=remaining, after=rest, revision=upto)
+    return StandingAnswer(
+        pieces=remaining,
+        after=rest,
+        revision=upto,
+        position=_newest_position(tx, generation, upto),
+        own_positions=_positions(tx, generation, _commits.c.revision.in_(sorted(replaced)[:POSITIONS_MAX])),
+    )
+
+
+def _newest_position(tx: Tx, generation_id: str, upto: int) -> Any:
+    positions = _positions(tx, generation_id, _commits.c.revision <= upto)
+    return positions[0] if positions else None
+
+
+def _positions(tx: Tx, generation_id: str, which: sa.ColumnElement[bool]) -> list[Any]:
+    """Return how far commits have read, the newest first, as their tasks recorded it among the statistics."""
+    newest = sa.select(_commits.c.stats).where(_commits.c.generation_id == generation_id, which)
+    rows = tx.execute(newest.order_by(_commits.c.revision.desc()).limit(POSITIONS_MAX)).scalars()
+    return [stats["position"] for stats in rows if stats is not None and "position" in stats]

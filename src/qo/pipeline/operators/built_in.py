@@ -5,6 +5,7 @@ from __future__ import annotations
 from qo.pipeline.kinds import Field, Items, Record, Text
 from qo.pipeline.operators.by_key import BY_KEY
 from qo.pipeline.operators.dispatcher import DISPATCHER
+from qo.pipeline.operators.jdbc_fields import JDBC
 from qo.pipeline.operators.spark import SPARK
 from qo.pipeline.operators.spec import OperatorSpec
 
@@ -42,7 +43,9 @@ CONTAINER = OperatorSpec(
     has_side_effects=True,
 )
 
-BUILT_IN: dict[str, OperatorSpec] = {spec.name: spec for spec in (*SPARK, *BY_KEY, *DISPATCHER, UDF, CONTAINER)}
+BUILT_IN: dict[str, OperatorSpec] = {
+    spec.name: spec for spec in (*SPARK, *BY_KEY, JDBC, *DISPATCHER, UDF, CONTAINER)
+}
 
 
 def operators_of(runtime: str) -> frozenset[str]:
