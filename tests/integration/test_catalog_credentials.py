@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from qo.config.settings import S3Settings
 from qo.dispatcher import aws
 from qo.dispatcher.engine.loops import table_keeper
 from qo.dispatcher.state.database import State, open_state
-from support.catalog.client_venvs import talking
+from support.catalog.client_venvs import spark_environment, talking
 from support.catalog.iceberg_tables import write_table
 from support.catalog.records import store_record
-from support.catalog.snippets import command_at
+from support.catalog.snippets import command_at, run_snippet
 from support.dispatcher.isolated_sites import isolated_site
 from support.dispatcher.listeners import served
 from support.dispatcher.pipelines import dag, deployed, job, source
@@ -119,6 +120,13 @@ async def test_lent_credentials_read_their_table_and_nothing_else(
         uri, token = f"{dispatcher.addresses.public}/iceberg", dispatcher.tokens["reader"]
         rows = await asyncio.to_thread(read_rows, uri, token)
         assert rows == ROWS.to_pylist()
+        monkeypatch.setenv("QO_TOKEN", token)
+        monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+        qo = command_at(dispatcher, tmp_path)
+        printed, _ = await asyncio.to_thread(run_snippet, qo, "polars")
+        assert printed["frame"].collect().sort("id").to_dicts() == ROWS.to_pylist()
+        printed, _ = await asyncio.to_thread(run_snippet, qo, "daft")
+        assert sorted(printed["frame"].to_pydict()["id"]) == [1, 2, 3]
 
 
 MADE = dag(
@@ -172,9 +180,10 @@ async def test_where_the_role_is_off_nothing_is_lent_and_tables_are_served_all_t
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
-async def test_duckdb_reads_a_table_with_lent_credentials_alone(
-    books: State, sts_server: S3Server, tmp_path: Path
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("program", ["duckdb", "spark"])
+async def test_other_engines_read_a_table_with_lent_credentials_alone(
+    books: State, sts_server: S3Server, tmp_path: Path, program: str
 ) -> None:
     bucket = sts_server.make_bucket(versioned=False)
     deployed(books, SHOP)
@@ -182,7 +191,8 @@ async def test_duckdb_reads_a_table_with_lent_credentials_alone(
     s3 = S3Settings(endpoint=sts_server.endpoint, region=REGION)
     async with served(books, tmp_path, s3=s3, **settings_for(sts_server, bucket)) as dispatcher:
         qo = command_at(dispatcher, tmp_path)
-        text = (await asyncio.to_thread(qo.json, "catalog", "connect", "duckdb"))["text"]
-        assert "vended_credentials" in text
-        async with talking("duckdb", text, {"QO_TOKEN": dispatcher.tokens["reader"]}) as ask:
+        text = (await asyncio.to_thread(qo.json, "catalog", "connect", program))["text"]
+        assert re.search("vended.credentials", text)
+        variables = {"QO_TOKEN": dispatcher.tokens["reader"], **spark_environment(tmp_path / "conf")}
+        async with talking(program, text, variables) as ask:
             assert await ask("SELECT id, amount FROM qo.shop.orders ORDER BY id") == [[1, 1.5], [2, 2.5], [3, 3.5]]

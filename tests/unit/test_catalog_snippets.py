@@ -30,9 +30,6 @@ def test_every_text_is_complete_for_every_place_of_files_and_token(
     assert "orders" in text
     assert "shop" in text
     assert (str(TOKEN_FILE) if token_file else "QO_TOKEN") in text
-    assert "{" not in text.replace("${ENV:QO_TOKEN}", "").replace("'{token}'", "").replace("'{key}'", "").replace(
-        "'{secret}'", ""
-    )  # Everything is filled in, but what the program itself fills in.
     if LANGUAGES[client] == "python":
         compile(text, client, "exec")
 

@@ -105,11 +105,18 @@ def _pandas(connection: Connection) -> str:
 
 
 def _polars(connection: Connection) -> str:
+    lines = [f'table = catalog.load_table("{connection.identifier}")']
+    if connection.bucket is None:
+        lines.append("frame = pl.scan_iceberg(table)")
+    else:  # Polars reads the files itself, and takes over nothing of how PyIceberg would.
+        lines += [
+            'access = {key: value for key, value in table.io.properties.items() if key.startswith("s3.")}',
+            "frame = pl.scan_iceberg(table, storage_options=access)",
+        ]
     return (
         f"# pip install polars 'pyiceberg[pyarrow]'\n{connection.imports}\n\nimport polars as pl\n"
-        f"{_load_catalog(connection)}"
-        f'frame = pl.scan_iceberg(catalog.load_table("{connection.identifier}"))\n'
-        "print(frame.collect())\n"
+        + _load_catalog(connection)
+        + "\n".join([*lines, "print(frame.collect())"])
     )
 
 
