@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
+import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -102,6 +104,37 @@ async def test_a_worker_that_died_is_listed_until_its_place_is_filled(launcher: 
     await launcher.kill(dead)  # It has gone, and its successor stays.
     await launcher.drain(dead)
     assert (await launcher.list())[0].state is WorkerState.STARTING
+
+
+async def test_the_exit_code_of_a_dead_worker_is_known_as_soon_as_its_death(launcher: ProgramLauncher) -> None:
+    """The lock is free a moment before the process can be waited for."""
+    launcher.program = FAILING
+    for _ in range(10):
+        await launcher.start(1)
+        assert (await find(launcher, WorkerState.DEAD)).detail.startswith("exit code 7; see ")
+
+
+async def test_a_worker_that_outlives_its_launcher_is_waited_for(tmp_path: Path) -> None:
+    launcher = ProgramLauncher(SPEC, tmp_path)
+    await launcher.start(1)
+    pid = int((tmp_path / "python-1.lock").read_text().split()[0])
+    await launcher.close()
+    with warnings.catch_warnings(record=True) as noticed:
+        warnings.simplefilter("always")
+        del launcher
+        gc.collect()
+    assert not [each for each in noticed if issubclass(each.category, ResourceWarning)]
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: _is_gone(pid), within_s=10)
+
+
+async def _is_gone(pid: int) -> bool:
+    """Whether there is no such process, not even one that has ended and nobody has waited for."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
 
 
 async def test_a_worker_that_is_killed_from_outside_is_dead_also_to_another_launcher(

@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from qo.store import private
 
 LOCK_SUFFIX = ".lock"
 DRAINING = "draining"
+EXIT_S = 1.0  # A process closes its files, and with them the lock, a moment before it can be waited for.
 # The shell writes the id of the process that it becomes, so that no worker is ever without it. Its standard output is a
 # pipe, which is closed when the worker takes its place: then the id is written. The worker prints to the log.
 _BECOME = 'echo "$$ $1" > "$0"; shift; exec "$@" >&2'  # Called with the file, the uid, and the command.
@@ -54,7 +56,7 @@ class LocalLauncher:
         self._spec, self._directory, self._arguments = spec, directory.absolute(), tuple(arguments)
         self._environ = dict(os.environ if environ is None else environ)
         self._ambient = ambient
-        self._children: dict[str, subprocess.Popen[bytes]] = {}  # By uid; they must be waited for.
+        self._children: dict[str, subprocess.Popen[bytes]] = {}  # By uid.
 
     async def list(self) -> list[LaunchedWorker]:
         return await asyncio.to_thread(self._list)
@@ -97,12 +99,19 @@ class LocalLauncher:
             if record.is_draining or record.pid is None:  # It has ended as it was asked to, or never began.
                 path.unlink()
                 return None
-            code = codes.get(record.uid)
+            code = codes.get(record.uid, self._exit_code(record.uid))
             detail = "it was started by another scaler" if code is None else f"exit code {code}"
             detail = f"{detail}; see {path.with_suffix('.log')}"
             return LaunchedWorker(self._spec.place_name(place), place, WorkerState.DEAD, record.uid, detail=detail)
         finally:
             os.close(descriptor)
+
+    def _exit_code(self, uid: str) -> int | None:
+        """Return the code of a child that has given up its lock; None if another scaler has started it."""
+        if (child := self._children.get(uid)) is not None:
+            with suppress(subprocess.TimeoutExpired):
+                return child.wait(EXIT_S)
+        return None
 
     def _start(self, place: int) -> bool:
         path = self._directory / f"{self._spec.place_name(place)}{LOCK_SUFFIX}"
@@ -124,6 +133,8 @@ class LocalLauncher:
                     pass_fds=(descriptor,),
                     start_new_session=True,  # Ctrl+C must not reach it, and its own children end with it.
                 )
+            # Workers may outlive this launcher, and whoever started a process must wait for it.
+            threading.Thread(target=child.wait, name=f"qo-wait-{uid}", daemon=True).start()
             assert child.stdout is not None
             with child.stdout as pipe:
                 pipe.read()  # Until the record is written: whoever lists the workers can end this one.
