@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -32,10 +32,10 @@ class NewTask:
     invalidation_id: str | None = None
     available_at: datetime | None = None  # None: at once.
     traceparent: str | None = None
+    task_id: str = field(init=False)  # Computed once: it is a hash, and whoever creates tasks asks for it often.
 
-    @property
-    def task_id(self) -> str:
-        return task_id(self.job.edition_id, self.dedupe_key)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "task_id", task_id(self.job.edition_id, self.dedupe_key))
 
 
 @dataclass(frozen=True, slots=True)
