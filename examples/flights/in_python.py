@@ -17,6 +17,7 @@ pipeline = qo.Pipeline(
 raw = pipeline.files(
     f"{LANDING}/flights/*.csv",
     source="departures",
+    partition={"kind": "day", "timezone": "America/New_York", "start": "2013-01-01"},
     poll_seconds=1,
     columns="date date, dep_time int, sched_dep_time int, dep_delay int, arr_delay int, carrier string, flight int, "
     "tailnum string, origin string, dest string, air_time int, distance int, time_hour timestamp",
@@ -45,10 +46,13 @@ pipeline.table(
 enriched = pipeline.table(flights.enriched, inputs=["clean"], side=[weather, planes, airports], publish="flights")
 daily = pipeline.sql("daily.sql", inputs={"flights": enriched}, publish="daily_delays")
 
-months = pipeline.add("months", source={"path": f"{LANDING}/months/*.csv", "poll_seconds": 1})
-closed = pipeline.job(flights.closed, inputs=[months], side=[daily])
-pipeline.table(flights.monthly, inputs=[closed], side=[daily], expect=[qo.unique("day", "origin", "carrier")])
-compacted = pipeline.add("compacted", operator="compact", inputs=["monthly"])
+monthly = pipeline.sql(
+    "SELECT * FROM daily",
+    inputs=[daily],
+    partition={"kind": "month", "timezone": "America/New_York"},
+    expect=[qo.unique("day", "origin", "carrier")],
+)
+compacted = pipeline.add("compacted", operator="compact", inputs=[monthly])
 alerts = pipeline.add("alerts", operator="alert", inputs=[compacted], config={"file": "alerts.sql"})
 pipeline.publish("monthly_delays", compacted)
 pipeline.publish("delay_alerts", alerts)

@@ -27,7 +27,17 @@ if TYPE_CHECKING:
     from qo.core.uniqueness import Unique
     from qo.errors import QoError
     from qo.pipeline.declare import Pipeline
-    from qo.pipeline.expect import accepted, condition, freshness, not_null, range, references, rows, unique
+    from qo.pipeline.expect import (
+        accepted,
+        condition,
+        freshness,
+        in_partition,
+        not_null,
+        range,
+        references,
+        rows,
+        unique,
+    )
     from qo.queue.connecting import blocking, connect
     from qo.queue.flow_plan import FlowPlan, chain, dag, group
     from qo.queue.listing import Filter
@@ -79,6 +89,7 @@ _HOMES = {
     "connect": "qo.queue.connecting",
     "dag": "qo.queue.flow_plan",
     "freshness": "qo.pipeline.expect",
+    "in_partition": "qo.pipeline.expect",
     "group": "qo.queue.flow_plan",
     "not_null": "qo.pipeline.expect",
     "range": "qo.pipeline.expect",
@@ -123,6 +134,7 @@ __all__ = [
     "dag",
     "freshness",
     "group",
+    "in_partition",
     "not_null",
     "range",
     "read",

@@ -40,10 +40,17 @@ def flights(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(rows, SCHEMA)
 
 
-def run_in(root: Path) -> Run:
+def run_in(root: Path, **fields: Any) -> Run:
     made = WorkOutput(index=0, dataset_id="d", generation_id="g", prefix=f"file:{root}/d/g/t/1/")
-    about = {"dag": "p", "job": "j", "runtime": "spark", "operator": "sql", "update_strategy": "replace"}
-    work = Work(task_id="t", attempt=1, version=1, outputs=[made], partition_key="a", **about)
+    about: dict[str, Any] = {
+        "dag": "p",
+        "job": "j",
+        "runtime": "spark",
+        "operator": "sql",
+        "update_strategy": "replace",
+    }
+    about |= {"partition_key": "a", **fields}
+    work = Work(task_id="t", attempt=1, version=1, outputs=[made], **about)
 
     def unasked(*_: Any) -> Any:
         raise AssertionError
@@ -204,3 +211,27 @@ def test_samples_are_few_and_small(spark: SparkSession, tmp_path: Path) -> None:
     assert check.observed["others"] == 100
     assert len(check.observed["sample"]) == quality.SAMPLE_MAX
     assert all(len(each) <= quality.SAMPLE_CHARS_MAX + 1 for each in check.observed["sample"])
+
+
+def test_rows_of_another_day_than_their_partition_are_counted(spark: SparkSession, tmp_path: Path) -> None:
+    berlin_midnight = datetime(2026, 3, 28, 23, tzinfo=UTC)
+    rows = [
+        (1, date(2026, 3, 29), berlin_midnight, datetime(2026, 3, 29, 0)),  # noqa: DTZ001 - without a zone.
+        (2, date(2026, 3, 28), datetime(2026, 3, 28, 22, 59, tzinfo=UTC), datetime(2026, 3, 30, 0)),  # noqa: DTZ001
+        (3, None, None, None),
+        (4, date(2026, 3, 29), datetime(2026, 3, 29, 22, tzinfo=UTC), datetime(2026, 3, 29, 23, 59)),  # noqa: DTZ001
+    ]
+    frame = spark.createDataFrame(rows, "id int, day date, at timestamp, wall timestamp_ntz")
+    expectations = parse_expectations([{"in_partition": name} for name in ("day", "at", "wall")])
+    berlin = {"kind": "day", "timezone": "Europe/Berlin"}
+    run = run_in(tmp_path, partitions=berlin, partition_key="2026-03-29")
+    measures = quality.measures(expectations, frame.schema, frame, quality.span_of(run.work))
+    output = writing.write(spark, frame, run.output(), FILES, measures, run.work)
+    checks = quality.check(spark, run, expectations, {0: output}, {}, FILES)
+    assert [(each.passed, each.observed["elsewhere"]) for each in checks] == [(False, 1), (False, 2), (False, 1)]
+    assert checks[0].expected == {"column": "day", "partition": "2026-03-29"}
+    assert checks[0].observed["sample"] == ["2026-03-28"]
+    with pytest.raises(UsageError, match="not a date or timestamp as its partition is"):
+        quality.measures(
+            parse_expectations([{"in_partition": "id"}]), frame.schema, frame, quality.span_of(run.work)
+        )

@@ -180,6 +180,7 @@ def test_a_parameter_that_names_no_job_is_reported_at_its_function():
         (qo.accepted("a", [1, 2], output=1), {"accepted": {"column": "a", "values": [1, 2]}, "output": 1}),
         (qo.rows(1, 9), {"rows": {"min": 1, "max": 9}}),
         (qo.freshness("at", "2d"), {"freshness": {"column": "at", "within": "2d"}}),
+        (qo.in_partition("at"), {"in_partition": "at"}),
         (qo.references("a", "b"), {"references": {"columns": ["a"], "input": "b"}}),
         (
             qo.references(["a"], "b", ["c"], name="known"),
@@ -190,7 +191,7 @@ def test_a_parameter_that_names_no_job_is_reported_at_its_function():
 )
 def test_each_expectation_is_that_of_a_file(expectation: Any, written: dict[str, Any]):
     pipeline = qo.Pipeline("p")
-    source = pipeline.manual()
+    source = pipeline.manual(partition="day")
     common: dict[str, Any] = {"inputs": {"b": source}, "outputs": 2}
     pipeline.table(split, name="as_in_a_file", expectations=[written], **common)
     pipeline.table(split, name="as_a_function", expect=[expectation], **common)

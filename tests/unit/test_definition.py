@@ -617,6 +617,13 @@ def test_gaps_are_declared_as_partitions_of_their_kind(partitions: dict[str, Any
     assert message in only(refused(document({**SOURCE, "partitions": partitions})))
 
 
+def test_rows_are_compared_with_partitions_that_say_what_is_in_them():
+    timely = {**JOB, "runtime": "spark", "operator": "a.b:c", "expectations": [{"in_partition": "at"}]}
+    assert accepted(DAYS, timely).jobs[1].expectations[0].kind == "in_partition"
+    for undeclared in (SOURCE, {**SOURCE, "partitions": {"kind": "text"}}):
+        assert "'in_partition' compares rows with their partition" in only(refused(document(undeclared, timely)))
+
+
 def test_a_job_may_look_back_where_the_first_partition_is_known_or_need_not_be_there():
     back = {**JOB, "inputs": [{"from": {"job": "orders"}, "window": 7, "offset": -1}]}
     begun = {**SOURCE, "partitions": {"kind": "day", "start": "2026-01-01", "weekdays": "MON-FRI,SUN"}}

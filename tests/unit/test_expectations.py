@@ -21,6 +21,7 @@ JOB: dict[str, Any] = {
     "operator": "shop.jobs:clean",
     "outputs": 2,
     "execution_strategy": "PerPartition",
+    "partitions": {"kind": "day"},
     "inputs": [{"from": {"dataset": "flights"}}, {"from": {"dataset": "aircraft"}, "as": "planes"}],
 }
 EACH: list[tuple[dict[str, Any], str]] = [
@@ -31,6 +32,7 @@ EACH: list[tuple[dict[str, Any], str]] = [
     ({"accepted": {"column": "origin", "values": ["EWR", "JFK"]}}, "accepted origin"),
     ({"rows": {"min": 0, "max": 5}}, "rows 0..5"),
     ({"freshness": {"column": "day", "within": "2d"}}, "freshness day within 2d"),
+    ({"in_partition": "day"}, "in_partition day"),
     ({"references": {"columns": ["tailnum"], "input": "planes"}}, "references tailnum in planes"),
     ({"sql": "arrived >= departed"}, "sql arrived >= departed"),
     ({"sql": "a > 0", "name": "positive"}, "positive"),

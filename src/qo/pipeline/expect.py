@@ -55,6 +55,11 @@ def freshness(column: str, within: str, **common: Unpack[Common]) -> Expectation
     return _expectation(common, Expectation(freshness=Freshness(column=column, within=within)))
 
 
+def in_partition(column: str, **common: Unpack[Common]) -> Expectation:
+    """The values of a date, timestamp or number lie within the partition that is written."""
+    return _expectation(common, Expectation(in_partition=column))
+
+
 def references(
     columns: str | Sequence[str], input: str, input_columns: Sequence[str] = (), **common: Unpack[Common]
 ) -> Expectation:

@@ -77,6 +77,12 @@ EXPECTATION = Record(
             "The latest value is not too old.",
         ),
         Field(
+            "in_partition",
+            COLUMN,
+            "The values of this date, timestamp or number lie within the partition that is written: others are late, "
+            "or early. For jobs whose partitions are declared.",
+        ),
+        Field(
             "references",
             Record(
                 "references",

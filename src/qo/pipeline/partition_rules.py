@@ -98,6 +98,7 @@ def check_maps(draft: DagDraft, report: Report) -> None:
         own = resolved[job.name]
         sources = source_partitions(dag, job, resolved)
         job = structs.replace(job, partitions=own)
+        _check_expectations(job, path, report)
         if _has_unfit_inputs(job, sources, path, report):
             continue
         maps = map_inputs(job, sources)
@@ -139,6 +140,18 @@ def _has_unfit_inputs(job: Job, sources: Sequence[Partitions | None], path: Path
             report.add(at, message, "read it with 'trigger: false', or have both in time or both in numbers")
             problems += 1
     return problems > 0
+
+
+def _check_expectations(job: Job, path: Path, report: Report) -> None:
+    """Check that rows are compared only with partitions that say what is in them."""
+    is_known = job.partitions is not None and job.partitions.kind is not PartitionKind.TEXT
+    for index, each in enumerate(job.expectations):
+        if each.in_partition is not None and not (is_known and job.execution_strategy is Strategy.PER_PARTITION):
+            message = (
+                f"'in_partition' compares rows with their partition, and {job.name!r} does not say what is in one"
+            )
+            hint = "write 'partitions: {kind: day}' where they come from, and work by partition"
+            report.add((*path, "expectations", index, "in_partition"), message, hint, key=True)
 
 
 def _report_width(job: Job, map_: PartMap, path: Path, report: Report) -> None:

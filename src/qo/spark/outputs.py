@@ -24,7 +24,7 @@ def write_outputs(context: Context, frames: Frames, phases: Phases) -> dict[int,
             output = next(each for each in run.outputs if each.details.index == index)
             rows = frame.rows if isinstance(frame, Bucketed) else frame
             own = [each for each in expectations if each.output == index]
-            measures = quality.measures(own, rows.schema, rows)
+            measures = quality.measures(own, rows.schema, rows, quality.span_of(run.work))
             outputs[index] = writing.write(context.spark, frame, output, context.files, measures, run.work)
         if isinstance(frame, Bucketed) and index == 0:
             context.details.update(describe_buckets(frame, outputs[index].partitions or {}))

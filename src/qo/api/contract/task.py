@@ -181,6 +181,7 @@ class Work(Answer):
     drift: str = "fail"
     cursor_column: str | None = None
     expectations: list[dict[str, Any]] = []
+    partitions: dict[str, Any] | None = None  # What the partitions of its outputs are, if that is declared.
 
 
 class Claimed(Answer):

@@ -8,6 +8,7 @@
       - accepted: {column: origin, values: [EWR, JFK, LGA]}
       - rows: {min: 1}
       - freshness: {column: day, within: 2d}
+      - in_partition: departed
       - references: {columns: [tailnum], input: planes}
       - sql: arrived is null or arrived >= departed
 
@@ -75,7 +76,7 @@ class References(_Part, frozen=True, kw_only=True):
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
-KINDS = ("not_null", "unique", "range", "accepted", "rows", "freshness", "references", "sql")
+KINDS = ("not_null", "unique", "range", "accepted", "rows", "freshness", "in_partition", "references", "sql")
 
 
 class Expectation(_Part, frozen=True, kw_only=True):
@@ -88,6 +89,7 @@ class Expectation(_Part, frozen=True, kw_only=True):
     accepted: Accepted | None = None
     rows: Rows | None = None
     freshness: Freshness | None = None
+    in_partition: str | None = None  # A column whose values lie within the partition that is written.
     references: References | None = None
     sql: str | None = None  # A condition that holds for every row.
 
@@ -110,6 +112,8 @@ class Expectation(_Part, frozen=True, kw_only=True):
             parts = [_bounds(self.rows.min, self.rows.max)]
         elif self.freshness is not None:
             parts = [self.freshness.column, f"within {self.freshness.within}"]
+        elif self.in_partition is not None:
+            parts = [self.in_partition]
         elif self.references is not None:
             parts = [", ".join(self.references.columns), f"in {self.references.input}"]
         return " ".join([self.kind, *(each for each in parts if each)])

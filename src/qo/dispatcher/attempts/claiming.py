@@ -161,6 +161,7 @@ def _work(
         drift=definition.drift,
         cursor_column=definition.cursor_column,
         expectations=[msgspec.to_builtins(each) for each in definition.expectations],
+        partitions=None if definition.partitions is None else msgspec.to_builtins(definition.partitions),
     )
 
 

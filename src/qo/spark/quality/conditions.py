@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 )
 
 from qo.core.pipeline.expectation import Expectation
+from qo.core.pipeline.partition_span import PartitionSpan
 from qo.errors import UsageError
 
 _TIMES = (DateType, TimestampType, TimestampNTZType)
@@ -56,7 +57,9 @@ def keys_of(
     return fields
 
 
-def breaking_condition(expectation: Expectation, schema: StructType) -> Column | None:
+def breaking_condition(
+    expectation: Expectation, schema: StructType, span: PartitionSpan | None = None
+) -> Column | None:
     """Return a condition that is true for rows that break the expectation, never for nulls; None if it is not about
     single rows."""
     if expectation.range is not None:
@@ -65,9 +68,30 @@ def breaking_condition(expectation: Expectation, schema: StructType) -> Column |
         field = field_of(expectation, expectation.accepted.column, schema)
         values = [_literal(expectation, value, field) for value in expectation.accepted.values]
         return ~col(field.name).isin(*values)
+    if expectation.in_partition is not None and span is not None:
+        return _outside_partition(expectation, expectation.in_partition, schema, span)
     if expectation.sql is not None:
         return ~F.expr(expectation.sql)
     return None
+
+
+def _outside_partition(expectation: Expectation, name: str, schema: StructType, span: PartitionSpan) -> Column:
+    field = field_of(expectation, name, schema)
+    value = col(field.name)
+    is_time = span.local_start is not None and span.local_end is not None
+    if isinstance(field.dataType, NumericType) and not is_time:
+        return (value < F.lit(span.start)) | (value >= F.lit(span.end))
+    if isinstance(field.dataType, DateType) and is_time:
+        return (value < F.lit(span.first_day)) | (value > F.lit(span.last_day))
+    if isinstance(field.dataType, TimestampType) and is_time:
+        micros = F.unix_micros(value)
+        return (micros < F.lit(span.start * 1_000_000)) | (micros >= F.lit(span.end * 1_000_000))
+    if isinstance(field.dataType, TimestampNTZType) and is_time:
+        # Without a zone of their own, values are what the clocks of the partition's zone show.
+        first, last = (F.lit(str(each)).cast("timestamp_ntz") for each in (span.local_start, span.local_end))
+        return (value < first) | (value >= last)
+    what = "a date or timestamp" if is_time else "a number"
+    raise misfit(expectation, f"{name!r} is {field.dataType.simpleString()}, and not {what} as its partition is")
 
 
 def epoch_micros(expectation: Expectation, name: str, schema: StructType) -> Column:

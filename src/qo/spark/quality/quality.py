@@ -20,8 +20,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StringType, StructType
 
 from qo.agent.operator_run import Run, RunOutput
-from qo.api.contract.task import CheckBody
+from qo.api.contract.task import CheckBody, Work
 from qo.core.pipeline.expectation import Expectation
+from qo.core.pipeline.partition_span import PartitionSpan, find_span
 from qo.spark.engine.error_translation import short_text
 from qo.spark.io.columns import struct_of
 from qo.spark.io.files import Files
@@ -37,23 +38,26 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def measures(
-    expectations: Sequence[Expectation], schema: StructType, frame: DataFrame | None = None
+    expectations: Sequence[Expectation],
+    schema: StructType,
+    frame: DataFrame | None = None,
+    span: PartitionSpan | None = None,
 ) -> list[Measure]:
     """Return what to measure of an output while it is written, for its own expectations.
 
     Raises UsageError for one that names a missing column; with the frame, also for conditions that Spark does not
-    understand, before anything is written.
+    understand, before anything is written. ``span``: of the partition that is written.
     """
     all_measures: list[Measure] = []
     for each in expectations:
-        own = _measures(each, schema)
+        own = _measures(each, schema, span)
         if frame is not None and each.sql is not None:
             _check_condition(each, own, frame)
         all_measures += own
     return all_measures
 
 
-def _measures(each: Expectation, schema: StructType) -> list[Measure]:
+def _measures(each: Expectation, schema: StructType, span: PartitionSpan | None) -> list[Measure]:
     name = _name(each)
     if each.not_null:
         fields = [field_of(each, column, schema) for column in each.not_null]
@@ -65,16 +69,16 @@ def _measures(each: Expectation, schema: StructType) -> list[Measure]:
             Measure(name, F.max(epoch_micros(each, each.freshness.column, schema))),
             Measure(f"{name} now", now),
         ]
-    if (condition := _row_condition(each, schema)) is not None:
+    if (condition := _row_condition(each, schema, span)) is not None:
         return [Measure(name, F.count_if(condition))]
     # These are checked after the write; only their columns are checked now.
     keys_of(each, each.unique or (each.references.columns if each.references is not None else ()), schema)
     return []
 
 
-def _row_condition(each: Expectation, schema: StructType) -> Column | None:
+def _row_condition(each: Expectation, schema: StructType, span: PartitionSpan | None) -> Column | None:
     try:
-        return breaking_condition(each, schema)
+        return breaking_condition(each, schema, span)
     except AnalysisException as error:
         raise misfit(each, short_text(error)) from None
 
@@ -110,7 +114,8 @@ def check(
     """
     outputs = {each.details.index: each for each in run.outputs}
     checkers = {
-        index: _Checker(spark, outputs[index], each, inputs, files) for index, each in written_outputs.items()
+        index: _Checker(spark, outputs[index], each, inputs, files, span_of(run.work))
+        for index, each in written_outputs.items()
     }
     return [_check_body(each, checkers[each.output]) for each in expectations if each.output in checkers]
 
@@ -144,6 +149,7 @@ class _Checker:
     result: WrittenOutput
     inputs: Mapping[str, DataFrame]
     files: Files | None
+    span: PartitionSpan | None = None  # Of the partition.
 
     def check(self, each: Expectation) -> Finding:
         if each.not_null:
@@ -176,15 +182,16 @@ class _Checker:
 
     def _row_condition(self, each: Expectation) -> Finding:
         count = self.result.observed.get(_name(each)) or 0
-        word, expected = _terms(each)
+        word, expected = _terms(each, self.span)
         if not count:
             return Finding(True, {word: 0}, expected)
-        condition = breaking_condition(each, self.schema)
+        condition = breaking_condition(each, self.schema, self.span)
         assert condition is not None
         broken = self.frame().where(condition)
         about = each.range or each.accepted
-        if about is not None:
-            broken = broken.select(col(about.column)).distinct()
+        column = about.column if about is not None else each.in_partition
+        if column is not None:
+            broken = broken.select(col(column)).distinct()
         return Finding(False, {word: count, "sample": _sample(broken)}, expected)
 
     def _unique(self, each: Expectation) -> Finding:
@@ -246,12 +253,19 @@ def _rows(each: Expectation, count: int) -> Finding:
     return Finding(is_within, {"rows": count}, _bounds(low, high))
 
 
-def _terms(each: Expectation) -> tuple[str, Any]:
+def span_of(work: Work) -> PartitionSpan | None:
+    """Return the span of the partition that an attempt writes; None if nothing says what is in it."""
+    return find_span(work.partitions, work.partition_key)
+
+
+def _terms(each: Expectation, span: PartitionSpan | None) -> tuple[str, Any]:
     """Return what to call the rows that break it, and what was expected."""
     if each.range is not None:
         return "outside", {"column": each.range.column, **_bounds(each.range.min, each.range.max)}
     if each.accepted is not None:
         return "others", {"column": each.accepted.column, "values": list(each.accepted.values[:VALUES_SHOWN])}
+    if each.in_partition is not None:
+        return "elsewhere", {"column": each.in_partition, "partition": None if span is None else span.key}
     return "rows", each.sql
 
 
