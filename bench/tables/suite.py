@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bench.tables import keyed, month_of_days
+from bench.tables import iceberg, keyed, month_of_days
 
 FAMILIES = [
+    *iceberg.FAMILIES,
     *month_of_days.FAMILIES,
     *keyed.FAMILIES,
 ]

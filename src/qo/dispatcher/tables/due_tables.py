@@ -16,6 +16,19 @@ SECONDS = 1.0  # Between two states of one table, …
 PIECES_PER_S = 20_000  # … and a second more per so many pieces.
 
 _tables, _publications, _generations = schema.open_tables, schema.publications, schema.generations
+_RECORDS = sa.select(
+    _tables.c.dag,
+    _tables.c.name,
+    _tables.c.dataset_id,
+    _tables.c.revision,
+    _tables.c.next_revision,
+    _tables.c.updated_at,
+    _tables.c.metadata_version,
+    _tables.c.hinted_version,
+    _tables.c.expire_before,
+)
+_NAMES = sa.select(_publications.c.dag, _publications.c.name, _publications.c.dataset_id)
+_SIZES = sa.select(_generations.c.id, _generations.c.revision, _generations.c.partitions, _generations.c.segments)
 _STAGED = (VersionStatus.STAGED, VersionStatus.READY)
 
 
@@ -48,7 +61,7 @@ def find_due(tx: Tx) -> tuple[list[DueTable], list[tuple[str, str]]]:
     """Return the tables that do not show what they should, and the names, by DAG, that are published no more."""
     live = topology.load(tx)
     names: dict[tuple[str, str], list[str]] = {}
-    for row in tx.execute(sa.select(_publications.c.dag, _publications.c.name, _publications.c.dataset_id)):
+    for row in tx.execute(_NAMES):
         names.setdefault((row.dag, row.dataset_id), []).append(row.name)
     rows = {(row.dag, row.name): row for row in tx.execute(_RECORDS)}
     published = {(dag, name) for (dag, _), some in names.items() for name in some}
@@ -64,19 +77,6 @@ def find_due(tx: Tx) -> tuple[list[DueTable], list[tuple[str, str]]]:
         ):
             due.append(table)
     return due, sorted(rows.keys() - published)
-
-
-_RECORDS = sa.select(
-    _tables.c.dag,
-    _tables.c.name,
-    _tables.c.dataset_id,
-    _tables.c.revision,
-    _tables.c.next_revision,
-    _tables.c.updated_at,
-    _tables.c.metadata_version,
-    _tables.c.hinted_version,
-    _tables.c.expire_before,
-)
 
 
 def _differs(row: sa.Row[tuple[object, ...]] | None, table: DueTable) -> bool:
@@ -107,9 +107,8 @@ def _heads(tx: Tx, generations: Iterable[str]) -> tuple[Mapping[str, Head], Mapp
     """Return the latest revision of each generation, and how many pieces it has."""
     heads: dict[str, Head] = {}
     pieces: dict[str, int] = {}
-    columns = (_generations.c.id, _generations.c.revision, _generations.c.partitions, _generations.c.segments)
     for some in batches(sorted(generations)):
-        for row in tx.execute(sa.select(*columns).where(_generations.c.id.in_(some))):
+        for row in tx.execute(_SIZES.where(_generations.c.id.in_(some))):
             if row.revision is not None:
                 heads[row.id] = Head(row.id, row.revision)
             pieces[row.id] = row.partitions + row.segments

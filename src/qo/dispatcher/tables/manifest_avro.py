@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from io import BytesIO
 from typing import Any
@@ -37,7 +38,7 @@ def encode_manifest(
         "format-version": str(VERSION),
         "content": "data",
     }
-    return _encode(_manifest_schema(key), [_entry(each, key, snapshot_id) for each in files], header)
+    return _encode(_parsed_manifest(key), [_entry(each, key, snapshot_id) for each in files], header)
 
 
 def encode_list(manifests: Sequence[Manifest], snapshot_id: int, parent: int | None, directory: str) -> bytes:
@@ -48,7 +49,7 @@ def encode_list(manifests: Sequence[Manifest], snapshot_id: int, parent: int | N
         "sequence-number": str(snapshot_id),
         "format-version": str(VERSION),
     }
-    return _encode(_LIST, [_listed(each, directory) for each in manifests], header)
+    return _encode(_parsed_list(), [_listed(each, directory) for each in manifests], header)
 
 
 def content_hash(body: bytes) -> str:
@@ -61,9 +62,27 @@ def _encode(schema: Any, records: Sequence[Mapping[str, Any]], header: Mapping[s
     sync_marker = hashlib.md5(_json(header).encode(), usedforsecurity=False).digest()
     body = BytesIO()
     fastavro.writer(
-        body, fastavro.parse_schema(schema), records, codec=_CODEC, metadata=dict(header), sync_marker=sync_marker
+        body,
+        schema,
+        records,
+        codec=_CODEC,
+        codec_compression_level=1,
+        metadata=dict(header),
+        sync_marker=sync_marker,
     )
     return body.getvalue()
+
+
+@cache
+def _parsed_manifest(key: str | None) -> Any:
+    fastavro: Any = import_module("fastavro")
+    return fastavro.parse_schema(_manifest_schema(key))
+
+
+@cache
+def _parsed_list() -> Any:
+    fastavro: Any = import_module("fastavro")
+    return fastavro.parse_schema(_LIST)
 
 
 def _json(value: Any) -> str:

@@ -18,9 +18,30 @@ from qo.core.iceberg.table_state import TableState, listed
 from qo.dispatcher.commits.retention import COLLECTION_LOCK
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.tables.due_tables import DueTable, Head, table_uuid
 
 _tables, _commits = schema.open_tables, schema.commits
+
+# Building a statement takes longer than executing it, so these are built once.
+_BY_NAME = (
+    _tables.c.dag == sa.bindparam("of_dag"),
+    _tables.c.name.in_(sa.bindparam("of_names", expanding=True, type_=sa.String)),
+)
+_LOADED = Prepared(sa.select(_tables).where(*_BY_NAME))
+_CHANGED = Prepared(
+    sa.update(_tables).where(*_BY_NAME, _tables.c.metadata_version == sa.bindparam("of_version", type_=sa.Integer))
+)
+_LOST = Prepared(
+    sa.select(_commits.c.revision)
+    .where(
+        _commits.c.replaced_by > sa.bindparam("revision", type_=sa.BigInteger),
+        _commits.c.generation_id == sa.bindparam("generation"),
+        _commits.c.revision <= sa.bindparam("revision", type_=sa.BigInteger),
+        _commits.c.collected_at.is_not(None),
+    )
+    .limit(1)
+)
 _DECODER = msgspec.msgpack.Decoder(TableState)
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -44,7 +65,7 @@ class StoredTable:
 
 def load_table(tx: Tx, due: DueTable) -> StoredTable:
     """Return what was written last. Of a new table, nothing was."""
-    rows = tx.all(sa.select(_tables).where(_tables.c.dag == due.dag, _tables.c.name.in_(due.names)))
+    rows = tx.mappings(_LOADED, {"of_dag": due.dag, "of_names": list(due.names)})
     ours = [row for row in rows if row["dataset_id"] == due.dataset_id]
     versions = {name: 0 for name in due.names} | {row["name"]: row["metadata_version"] for row in rows}
     latest = max(ours, key=lambda row: row["metadata_version"], default=None)
@@ -115,17 +136,17 @@ def store_problem(tx: Tx, due: DueTable, stored: StoredTable, problem: str) -> N
 def _store(tx: Tx, due: DueTable, stored: StoredTable, values: Mapping[str, Any]) -> None:
     heads = {"revision": _revision(due.main), "next_revision": _revision(due.next)}
     about = {"dataset_id": due.dataset_id, "table_uuid": table_uuid(due.dataset_id), "updated_at": tx.now}
-    for name, version in sorted(stored.versions.items()):
-        same = (_tables.c.dag == due.dag, _tables.c.name == name, _tables.c.metadata_version == version)
-        update = sa.update(_tables).where(*same)
-        if not tx.execute(update.values(**values, **heads, **about, expire_before=None)).rowcount:
+    for version in sorted(set(stored.versions.values())):
+        names = [name for name, its in stored.versions.items() if its == version]
+        same = {"of_dag": due.dag, "of_names": names, "of_version": version}
+        if tx.do(_CHANGED, {**same, **values, **heads, **about, "expire_before": None}) != len(names):
             raise Outdated
 
 
 def store_hint(tx: Tx, due: DueTable, version: int) -> None:
     """Store that the hint for readers of files names this version."""
-    same = (_tables.c.dag == due.dag, _tables.c.name.in_(due.names), _tables.c.metadata_version == version)
-    tx.execute(sa.update(_tables).where(*same).values(hinted_version=version))
+    same = {"of_dag": due.dag, "of_names": list(due.names), "of_version": version}
+    tx.do(_CHANGED, {**same, "hinted_version": version})
 
 
 def delete_rows(tx: Tx, names: Sequence[tuple[str, str]]) -> None:
@@ -142,10 +163,4 @@ def _revision(head: Head | None) -> int | None:
 
 def _has_lost_files(tx: Tx, head: Head) -> bool:
     """Whether files of this version were collected while it was written."""
-    lost = sa.select(_commits.c.revision).where(
-        _commits.c.replaced_by > head.revision,
-        _commits.c.generation_id == head.generation_id,
-        _commits.c.revision <= head.revision,
-        _commits.c.collected_at.is_not(None),
-    )
-    return tx.value(lost.limit(1)) is not None
+    return bool(tx.rows(_LOST, {"revision": head.revision, "generation": head.generation_id}))

@@ -20,6 +20,7 @@ from qo.core.pipeline.columns import Column
 from qo.dispatcher.commits import dataset_columns
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.tables.data_files import DataFile, NotATable, Piece, data_files, load_pieces
 from qo.dispatcher.tables.due_tables import DueTable, Head
 from qo.dispatcher.tables.manifest_avro import content_hash, encode_list, encode_manifest
@@ -27,7 +28,27 @@ from qo.dispatcher.tables.table_records import StoredTable
 from qo.errors import UsageError
 
 _commits = schema.commits
-_POSITION = (_commits.c.partition_key, _commits.c.cursor, _commits.c.revision)
+
+# Building a statement takes longer than executing it, so these are built once.
+_REVISION = sa.bindparam("revision", type_=sa.BigInteger)
+_SINCE = sa.bindparam("since", type_=sa.BigInteger)
+_OWN = _commits.c.generation_id == sa.bindparam("generation")
+_STANDS = sa.or_(_commits.c.replaced_by.is_(None), _commits.c.replaced_by > _REVISION)
+_STANDING = Prepared(sa.select(_commits.c.revision).where(_OWN, _commits.c.revision <= _REVISION, _STANDS))
+_ADDED = Prepared(
+    sa.select(_commits.c.partition_key, _commits.c.cursor, _commits.c.revision).where(
+        _OWN, _commits.c.revision > _SINCE, _commits.c.revision <= _REVISION, _STANDS
+    )
+)
+_REPLACED = Prepared(
+    sa.select(_commits.c.revision).where(
+        _OWN,
+        _commits.c.revision <= _SINCE,
+        _commits.c.replaced_by > _SINCE,
+        _commits.c.replaced_by <= _REVISION,
+    )
+)
+_COMMITTED_AT = Prepared(sa.select(_commits.c.committed_at).where(_commits.c.revision == _REVISION))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +98,12 @@ def plan_table(tx: Tx, due: DueTable, stored: StoredTable) -> TablePlan:
     changes = _changes(tx, heads, state, due.main)
     key = _needed_key(state, changes)
     if key != state.key:
-        # Manifests are partitioned in one way only: the table begins anew.
+        is_new = not state.snapshots
         state = table_state.begin_anew(state, key)
-        changes = _changes(tx, [each for each in (due.main, due.next) if each is not None], state, due.main)
+        if not is_new:
+            # Manifests are partitioned in one way only: all of them are made anew.
+            heads = [each for each in (due.main, due.next) if each is not None]
+            changes = _changes(tx, heads, state, due.main)
     return TablePlan(due, stored, state, changes, tx.now)
 
 
@@ -126,40 +150,23 @@ def _plan_change(tx: Tx, head: Head, state: TableState) -> Change:
         indexes, regroup = assign(groups, removed, new)
         stay, added = [groups[at] for at in indexes], {each.revision for each in new}
     pieces = load_pieces(tx, [revision for some in regroup for revision in some])
-    committed_at = tx.value(sa.select(_commits.c.committed_at).where(_commits.c.revision == head.revision))
-    return Change(head, columns, committed_at or tx.now, before, stay, regroup, added, pieces)
+    committed_at = next((row[0] for row in tx.rows(_COMMITTED_AT, {"revision": head.revision})), tx.now)
+    return Change(head, columns, committed_at, before, stay, regroup, added, pieces)
 
 
 def _standing(tx: Tx, head: Head) -> list[int]:
     """Return the revisions of all pieces of a version."""
-    query = sa.select(_commits.c.revision).where(
-        _commits.c.generation_id == head.generation_id,
-        _commits.c.revision <= head.revision,
-        sa.or_(_commits.c.replaced_by.is_(None), _commits.c.replaced_by > head.revision),
-    )
-    return list(tx.execute(query).scalars())
+    return [row[0] for row in tx.rows(_STANDING, {"generation": head.generation_id, "revision": head.revision})]
 
 
 def _moved(tx: Tx, head: Head, since: int) -> tuple[set[int], list[Position]]:
     """Return the pieces that a version has no more, and those that it has in addition, since another version."""
-    own = _commits.c.generation_id == head.generation_id
-    removed = sa.select(_commits.c.revision).where(
-        own,
-        _commits.c.revision <= since,
-        _commits.c.replaced_by > since,
-        _commits.c.replaced_by <= head.revision,
-    )
-    new = sa.select(*_POSITION).where(
-        own,
-        _commits.c.revision > since,
-        _commits.c.revision <= head.revision,
-        sa.or_(_commits.c.replaced_by.is_(None), _commits.c.replaced_by > head.revision),
-    )
+    values = {"generation": head.generation_id, "revision": head.revision, "since": since}
     positions = [
         Position(key or "", -1 if key is not None or cursor is None else cursor, revision)
-        for key, cursor, revision in tx.execute(new)
+        for key, cursor, revision in tx.rows(_ADDED, values)
     ]
-    return set(tx.execute(removed).scalars()), positions
+    return {row[0] for row in tx.rows(_REPLACED, values)}, positions
 
 
 def make_files(

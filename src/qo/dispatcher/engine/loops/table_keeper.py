@@ -87,16 +87,17 @@ async def _keep(state: State, root: Directory, data_root: str, due: DueTable) ->
 
 
 def _plan(state: State, due: DueTable) -> tuple[StoredTable, TablePlan | None, str]:
+    """Return what was written last, and what is to be done, or why nothing can be."""
     with state.read() as tx:
         stored = table_records.load_table(tx, due)
+        try:
+            plan, problem = plan_table(tx, due, stored), ""
+        except NotATable as error:
+            plan, problem = None, str(error)
     if not stored.version:
         with state.write() as tx:
             table_records.add_rows(tx, due)
-    with state.read() as tx:
-        try:
-            return stored, plan_table(tx, due, stored), ""
-        except NotATable as error:
-            return stored, None, str(error)
+    return stored, plan, problem
 
 
 def _shows_all(plan: TablePlan) -> bool:
