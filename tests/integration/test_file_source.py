@@ -18,6 +18,7 @@ from qo.dispatcher.versions import pausing
 from qo.scheduler.file_listing import matches
 from qo.scheduler.file_source import Watchers
 from qo.scheduler.sightings import BUCKETS, Sightings, digests
+from qo.up.file_sources import is_fully_announced
 from support.dispatcher.local_emitter import LocalEmitter
 from support.dispatcher.pipelines import dag, deployed, edited, source, staged
 from support.servers.s3 import S3Server
@@ -314,6 +315,8 @@ async def test_a_key_is_taken_from_the_path_and_what_has_none_is_reported(state:
     inbox.write("2026/03/notes.csv")
     assert await inbox.settle() == 0
     assert "1 file of 'pattern' do not fit 'key'" in await inbox.trouble()
+    [shown] = (await inbox.emitter.sources("files")).sources
+    assert await is_fully_announced(shown, Settings())  # So `qo up --once` waits for no file that is left out.
     inbox.write("2026/03/30/a.csv")
     second = inbox.write("2026/03/30/b.csv")
     assert await inbox.settle() == 0

@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -23,8 +22,8 @@ from qo.api.contract.source import ERROR_MAX, Coalesced
 from qo.api.contract.task import EventBody
 from qo.config.settings import Settings
 from qo.core.pipeline.dag import SourceKind
-from qo.core.pipeline.key_pattern import find_key
-from qo.core.pipeline.naming import idempotency_key, partition_key
+from qo.core.pipeline.key_pattern import find_key, find_keys
+from qo.core.pipeline.naming import idempotency_key
 from qo.core.words import plural
 from qo.errors import QoError, UsageError
 from qo.pipeline.sources import SOURCES, load
@@ -96,26 +95,10 @@ class Watcher:
 
     def _find_keys(self, source: SourceView, files: Mapping[str, File], *, expects_all: bool) -> dict[str, str]:
         """Return the keys of the files that have one, by path. Files that share one with others have none."""
-        self.problem = None
         pattern = source.config.get("key")
-        if pattern is None:
-            return {path: partition_key(path) for path in files}
-        keys = {path: key for path in files if (key := find_key(str(pattern), path)) is not None}
-        shared = {key for key, count in Counter(keys.values()).items() if count > 1}
-        clashes = sorted(path for path, key in keys.items() if key in shared)
-        strangers = sorted(files.keys() - keys.keys()) if expects_all else []
-        if clashes:
-            first = [path for path in clashes if keys[path] == keys[clashes[0]]]
-            self.problem = (
-                f"{first[0]} and {first[1]} both have the key {keys[first[0]]}, so neither is announced: write more of "
-                "their paths into 'key', or less into 'pattern'"
-            )
-        elif strangers:
-            self.problem = (
-                f"{plural(len(strangers), 'file')} of 'pattern' do not fit 'key' {pattern!r} and are not announced, "
-                f"such as {strangers[0]}"
-            )
-        return {path: key for path, key in keys.items() if key not in shared}
+        keys = find_keys(pattern, files)
+        self.problem = None if pattern is None else _describe_left_out(str(pattern), files, keys, expects_all)
+        return keys
 
     async def _wait(self, emitter: Emitter, source: SourceView, fresh: dict[str, str]) -> None:
         """Count what arrives while the source is held back. It is announced as it is when the source goes on."""
@@ -157,6 +140,31 @@ class Watcher:
             return
         await emitter.remember(source.editions[0], memory)
         self.last_memory = memory
+
+
+def _describe_left_out(
+    pattern: str, files: Iterable[str], keys: Mapping[str, str], expects_all: bool
+) -> str | None:
+    """Return why files are not announced; None if all are, or those that are not were not meant."""
+    shared: dict[str, str] = {}
+    strangers: list[str] = []
+    for path in sorted(files):
+        if path in keys:
+            continue
+        key = find_key(pattern, path)
+        if key is None:
+            strangers.append(path)
+        elif (other := shared.setdefault(key, path)) != path:
+            return (
+                f"{other} and {path} both have the key {key}, so neither is announced: write more of their paths into "
+                "'key', or less into 'pattern'"
+            )
+    if not strangers or not expects_all:
+        return None
+    return (
+        f"{plural(len(strangers), 'file')} of 'pattern' do not fit 'key' {pattern!r} and are not announced, such as "
+        f"{strangers[0]}"
+    )
 
 
 def announcement(file: File, key: str) -> EventBody:

@@ -10,6 +10,7 @@ import msgspec
 from qo.api.contract.source import LiveSource
 from qo.config.settings import Settings
 from qo.core.pipeline.dag import Dag
+from qo.core.pipeline.key_pattern import find_keys
 from qo.errors import QoError
 from qo.pipeline.sources import SOURCES
 from qo.scheduler.file_listing import matches
@@ -46,10 +47,11 @@ async def is_fully_announced(source: LiveSource, settings: Settings) -> bool:
     try:
         place = await open_place_of(source.kind, source.config, settings)
         try:
+            etags: dict[str, str] = {}
             async for page in place.files():
-                for each in page:
-                    if matches(each.path, pattern):
-                        sightings.mark_announced(each.path, each.etag)
+                etags |= {each.path: each.etag for each in page if matches(each.path, pattern)}
+            for path in find_keys(source.config.get("key"), etags):
+                sightings.mark_announced(path, etags[path])
         finally:
             await place.close()
     except (QoError, OSError):

@@ -13,6 +13,8 @@ of them. What the words stand for is joined in their order, as keys of partition
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 
 from qo.core.pipeline.naming import partition_key
@@ -61,6 +63,15 @@ def find_key(pattern: str, path: str) -> str | None:
     for word, text in match.groupdict().items():
         key += f"{_BEFORE.get(word, '-') if key else ''}{text}"
     return partition_key(key)
+
+
+def find_keys(pattern: str | None, paths: Iterable[str]) -> dict[str, str]:
+    """Return the key of each path that has one of its own. Without a pattern, each has."""
+    if pattern is None:
+        return {path: partition_key(path) for path in paths}
+    keys = {path: key for path in paths if (key := find_key(pattern, path)) is not None}
+    counts = Counter(keys.values())
+    return {path: key for path, key in keys.items() if counts[key] == 1}
 
 
 @lru_cache(maxsize=256)
