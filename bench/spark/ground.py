@@ -47,8 +47,8 @@ jobs:
 class Installation:
     """Use it as a context; everything is gone after it."""
 
-    def __init__(self, source: str, operators: Path = ROOT, **flags: Any) -> None:
-        self._stack = ExitStack()
+    def __init__(self, source: str, operators: Path = ROOT, *, within_s: float = WITHIN_S, **flags: Any) -> None:
+        self._stack, self._within_s = ExitStack(), within_s
         self._source, self._operators, self._flags = source, operators, flags
         self._emitted = 0
 
@@ -101,7 +101,7 @@ class Installation:
         self._runner.run(self._completed(wanted))
 
     async def _completed(self, wanted: Mapping[str, int]) -> None:
-        deadline = time.monotonic() + WITHIN_S
+        deadline = time.monotonic() + self._within_s
         while (found := await self._site.read(self._counts)) != (found | wanted):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{found}, not {wanted}; {self._complaints()}")

@@ -98,6 +98,24 @@ def test_rows_are_counted_on_the_way_to_a_bucket_and_none_are_no_files(
     assert written(2, 0) == (0, 0, {"cursor_min": None, "cursor_max": None})
 
 
+def test_buckets_of_keys_are_written_at_once_to_a_bucket_without_jars(
+    spark: SparkSession, settings: Settings, s3_bucket: str
+) -> None:
+    files, root = files_for(settings, f"s3://{s3_bucket}"), f"s3://{s3_bucket}/d"
+    frame = spark.sql("SELECT id, cast(id % 2 AS int) AS qo_bucket FROM range(5)")
+    files.write(frame, root, {"id": 7}, "qo_bucket")
+    listed = files.list_files(root)
+    measured = files.measure(root, listed, {"id": "long"})
+    rows = {name.name.partition("/")[0]: 0 for name in listed}
+    for each, its in zip(listed, measured, strict=True):
+        assert its is not None
+        rows[each.name.partition("/")[0]] += its.rows
+    assert rows == {"qo_bucket=0": 3, "qo_bucket=1": 2}
+    of_one = [each for each in listed if each.name.startswith("qo_bucket=1/")]
+    read = files.read(spark, uris(root, of_one), None)
+    assert (read.columns, sorted(row.id for row in read.collect())) == (["id"], [1, 3])
+
+
 def test_older_files_lack_columns_and_other_formats_are_read_from_a_bucket(
     spark: SparkSession, settings: Settings, s3_bucket: str, s3_server: S3Server
 ) -> None:
