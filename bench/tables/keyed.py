@@ -4,7 +4,7 @@ Delta's MERGE on the newest Spark that it supports."""
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +65,11 @@ class Upserts:
         target = f"{self._directory}/table-{self._tables}"
         return self._bare.ask("rewrite", table=table, changes=self._changes, target=target)["seconds"]
 
-    def check_delta(self, delta: Partner, table: str) -> None:
-        """Delta has the same rows as the script. Raises RuntimeError."""
-        sides = [self._bare.ask("digest", tables=[self._table]), delta.ask("digest", table=table)]
-        if sides[0] != sides[1]:
-            raise RuntimeError(f"the sides differ: {sides}")
+    def compare(self, digest: Sequence[str]) -> None:
+        """Compare another side with the script's. Raises RuntimeError if they differ."""
+        own = self._bare.ask("digest", tables=[self._table])["digest"]
+        if own != digest:
+            raise RuntimeError(f"the sides differ: {own}, {digest}")
 
     @property
     def changes(self) -> str:
@@ -78,9 +78,7 @@ class Upserts:
     def check(self) -> None:
         """Both sides have the same rows. Raises RuntimeError."""
         files = [str(path) for path in self._committed()]
-        sides = [self._bare.ask("digest", tables=each)["digest"] for each in (files, [self._table])]
-        if sides[0] != sides[1]:
-            raise RuntimeError(f"the sides differ: {sides}")
+        self.compare(self._bare.ask("digest", tables=files)["digest"])
 
     @property
     def _table(self) -> str:
@@ -122,75 +120,84 @@ def measure(rows: int = ROWS, rounds: int = ROUNDS) -> Iterable[Result]:
         tempfile.TemporaryDirectory(prefix="qo-bench-") as directory,
         Installation(PIPELINE, within_s=WITHIN_S) as qo,
         Partner("bench.tables.window_rewrite") as bare,
-    ):
-        bare.ask("open", **sessions.told())
-        upserts = Upserts(qo, bare, Path(directory))
-        load_s = upserts.load(rows)
-        sides = by_turns(rounds, upserts.upsert, upserts.rewrite)
-        upserts.check()
-        took, rewrote = sides
-        yield result(
-            "latest_vs_full_rewrite",
-            median(rewrote) / median(took),
-            "times as fast",
-            target=Target("value", ">=", 5),
-            of=[other / own for own, other in zip(took, rewrote, strict=True)],
-            upsert_s=[round(each, 2) for each in took],
-            rewrite_s=[round(each, 2) for each in rewrote],
-            first_load_s=round(load_s, 2),
-            phases=upserts.result()["seconds"],
-            rows=rows,
-            keys_changed=upserts.result()["keys_changed"],
-            buckets=BUCKETS,
-            rounds=rounds,
-            note="seconds from the claim of the task to its commit; the script: read, window by key, write",
-            **sessions.described(),
-        )
-
-
-def measure_delta(rows: int = ROWS, rounds: int = ROUNDS) -> Iterable[Result]:
-    with (
-        tempfile.TemporaryDirectory(prefix="qo-bench-") as directory,
-        Installation(PIPELINE, within_s=WITHIN_S) as qo,
-        Partner("bench.tables.window_rewrite") as bare,
         Partner("bench.tables.delta_merge", python=python_of("delta-spark")) as delta,
     ):
-        conf = sessions.told()
-        bare.ask("open", **conf)
-        settings = {"master": conf["conf"]["spark.master"], "memory": conf["conf"]["spark.driver.memory"]}
-        opened = delta.ask("open", **settings, environment={"JAVA_HOME": conf["environment"]["JAVA_HOME"]})
+        told = sessions.told()
+        bare.ask("open", **told)
         upserts = Upserts(qo, bare, Path(directory))
-        upserts.load(rows)
-        tables = {vectors: f"{directory}/delta-{vectors}" for vectors in (False, True)}
-        for vectors, table in tables.items():
-            delta.ask("load", rows=f"{directory}/table-0", table=table, vectors=vectors)
-
-        def merge(table: str) -> float:
-            return delta.ask("merge", changes=upserts.changes, table=table)["seconds"]
-
-        sides = by_turns(rounds, upserts.upsert, upserts.rewrite, *(lambda t=t: merge(t) for t in tables.values()))
+        load_s = upserts.load(rows)
+        merges = Merges(delta, upserts, directory, told)
+        sides = (upserts.upsert, upserts.rewrite, merges.plain, merges.with_vectors)
+        by_turns(1, *sides)  # Java compiles what all of them run for the first time.
+        took, rewrote, merged, marked = by_turns(rounds, *sides)
         upserts.check()
-        for table in tables.values():
-            upserts.check_delta(delta, table)
-        took, _, plain, vectors_took = sides
-        for name, other in (("", plain), ("_with_vectors", vectors_took)):
-            yield result(
-                f"latest_vs_delta_merge{name}",
-                median(other) / median(took),
-                "times as fast",
-                of=[one / own for own, one in zip(took, other, strict=True)],
-                upsert_s=[round(each, 2) for each in took],
-                merge_s=[round(each, 2) for each in other],
-                rows=rows,
-                rounds=rounds,
-                delta=version_of("delta-spark"),
-                delta_spark=opened["spark"],
-                note="Delta reads rows with deletion vectors through these; files of latest have exactly their rows",
-                **sessions.described(),
-            )
+        merges.check()
+        settings = {
+            "upsert_s": [round(each, 2) for each in took],
+            "phases": upserts.result()["seconds"],
+            "first_load_s": round(load_s, 2),
+            "rows": rows,
+            "keys_changed": upserts.result()["keys_changed"],
+            "buckets": BUCKETS,
+            "rounds": rounds,
+            **sessions.described(),
+        }
+        note = "seconds from the claim of the task to its commit; the script: read, window by key, write"
+        yield _ratio("latest_vs_full_rewrite", took, rewrote, Target("value", ">=", 5), note=note, **settings)
+        settings |= {"delta": version_of("delta-spark"), "delta_spark": merges.spark}
+        note = (
+            "MERGE of the same rows by Delta without deletion vectors: files have exactly the rows that there are"
+        )
+        yield _ratio("latest_vs_delta_merge", took, merged, note=note, **settings)
+        note = "MERGE by Delta with deletion vectors: files keep rows that are gone, and readers need the vectors"
+        yield _ratio("latest_vs_delta_vectors", took, marked, note=note, **settings)
+
+
+def _ratio(
+    name: str, took: Sequence[float], others: Sequence[float], target: Target | None = None, **settings: Any
+) -> Result:
+    return result(
+        name,
+        median(others) / median(took),
+        "times as fast",
+        target=target,
+        of=[other / own for own, other in zip(took, others, strict=True)],
+        other_s=[round(each, 2) for each in others],
+        **settings,
+    )
+
+
+class Merges:
+    """Two tables of Delta that take the same changes: one with deletion vectors, one without."""
+
+    def __init__(self, delta: Partner, upserts: Upserts, directory: str, told: Mapping[str, Any]) -> None:
+        self._delta, self._upserts, self._directory = delta, upserts, directory
+        conf, environment = told["conf"], told["environment"]
+        java = {name: environment[name] for name in ("JAVA_HOME",) if name in environment}
+        settings = {"master": conf["spark.master"], "memory": conf["spark.driver.memory"]}
+        self.spark = delta.ask("open", **settings, environment=java)["spark"]
+        for vectors in (False, True):
+            delta.ask("load", rows=f"{directory}/table-0", table=self._table(vectors=vectors), vectors=vectors)
+
+    def plain(self) -> float:
+        return self._merge(vectors=False)
+
+    def with_vectors(self) -> float:
+        return self._merge(vectors=True)
+
+    def check(self) -> None:
+        for vectors in (False, True):
+            self._upserts.compare(self._delta.ask("digest", table=self._table(vectors=vectors))["digest"])
+
+    def _merge(self, *, vectors: bool) -> float:
+        return self._delta.ask("merge", changes=self._upserts.changes, table=self._table(vectors=vectors))[
+            "seconds"
+        ]
+
+    def _table(self, *, vectors: bool) -> str:
+        return f"{self._directory}/delta-{vectors}"
 
 
 FAMILIES = [
-    Family(["latest_vs_full_rewrite"], measure),
-    Family(["latest_vs_delta_merge", "latest_vs_delta_merge_with_vectors"], measure_delta),
+    Family(["latest_vs_full_rewrite", "latest_vs_delta_merge", "latest_vs_delta_vectors"], measure),
 ]

@@ -48,9 +48,15 @@ def open_changes(context: Context) -> InputChanges | None:
         added=_read(context, source, added),
         removed=_read(context, source, removed) if removed else None,
         is_first=not source.details.changed_after,
-        rows=sum(each.rows for each in added if each.rows is not None),
+        rows=_count_rows(added),
         whole=lambda: _read(context, source, list(source.part(InputPart.WHOLE))),
     )
+
+
+def _count_rows(pieces: Sequence[Piece]) -> int | None:
+    """Return the rows of pieces; None if some have not been counted."""
+    counts = [each.rows for each in pieces if each.rows is not None]
+    return sum(counts) if len(counts) == len(pieces) else None
 
 
 def _read(context: Context, source: RunInput, pieces: Sequence[Piece]) -> DataFrame:

@@ -35,6 +35,7 @@ from qo.spark.operators.table_files import name_list, quote_name
 
 DELETED = "__qo_deleted"  # Whether a row says that its key is deleted.
 RANK = "__qo_rank"
+ROWS_OF_PARTITION = 50_000
 _SEQUENCES = (NumericType, DateType, TimestampType, TimestampNTZType, StringType)
 _KEYS = (*_SEQUENCES, BooleanType, BinaryType)
 
@@ -131,9 +132,13 @@ def latest_first(frame: DataFrame, rules: KeyRules) -> list[Column]:
     return [rules.sequence.desc_nulls_last(), column(DELETED).desc(), *others]
 
 
-def spread(frame: DataFrame, rules: KeyRules) -> DataFrame:
-    """Return the rows with those of a bucket in one partition of Spark, so that each bucket becomes one file."""
-    return frame.repartition(rules.buckets, column(BUCKET))
+def spread(frame: DataFrame, rules: KeyRules, rows: int | None = None) -> DataFrame:
+    """Return the rows with those of a bucket in one partition of Spark, so that each bucket becomes one file.
+
+    ``rows``: about how many there are; few rows of many buckets need few partitions.
+    """
+    partitions = rules.buckets if rows is None else min(rules.buckets, rows // ROWS_OF_PARTITION + 1)
+    return frame.repartition(partitions, column(BUCKET))
 
 
 def first_of_each(frame: DataFrame, by: Sequence[Column], order: Sequence[Column]) -> DataFrame:
@@ -142,9 +147,9 @@ def first_of_each(frame: DataFrame, by: Sequence[Column], order: Sequence[Column
     return frame.withColumn(RANK, F.row_number().over(ranked)).where(column(RANK) == 1).drop(RANK)
 
 
-def latest_rows(frame: DataFrame, rules: KeyRules, *beside: Column) -> DataFrame:
+def latest_rows(frame: DataFrame, rules: KeyRules, *beside: Column, rows: int | None = None) -> DataFrame:
     """Return the latest row of each key. ``beside``: decides between rows that are the same in every column."""
-    return first_of_each(spread(frame, rules), rules.key_columns, [*latest_first(frame, rules), *beside])
+    return first_of_each(spread(frame, rules, rows), rules.key_columns, [*latest_first(frame, rules), *beside])
 
 
 def same_key(one: DataFrame, other: DataFrame, rules: KeyRules, *, nulls: bool) -> Column:

@@ -75,7 +75,7 @@ class _Merge:
         added = tag_rows(self._changes.added, self._rules)
         if self._changes.removed is not None:
             return self._remade(added, tag_rows(self._changes.removed, self._rules))
-        reduced = self._context.keep(latest_rows(added, self._rules))
+        reduced = self._context.keep(latest_rows(added, self._rules, rows=self._changes.rows))
         if self._changes.is_first:
             return self._outputs(reduced, self._standing_buckets())
         return self._merged(reduced)
