@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from qo.api.contract.garbage import JudgeRequest
 from qo.api.contract.task import Claimed, EventBody, Outcome
+from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.engine import garbage
@@ -81,6 +82,17 @@ def test_without_a_setting_everything_is_kept(state: State, state_clock: Clock) 
     for _ in range(3):
         assert history_purge.tick(state, history_purge.keep_of(Settings().dispatcher), 500) == 0
     assert [all_of(state, table) for table in schema.metadata.sorted_tables] == before
+
+
+def test_the_loop_purges_as_the_settings_say_a_chunk_at_a_time(state: State, state_clock: Clock) -> None:
+    corrected(state, state_clock, times=4)
+    state_clock.advance(200 * DAY)
+    keep = history_purge.keep_of(DispatcherSettings(keep_history_days=90))
+    for _ in range(40):
+        before = len(all_of(state, schema.tasks)) + len(all_of(state, schema.events))
+        assert history_purge.tick(state, keep, 2) == 0, "the loop rests after each"
+        assert before - len(all_of(state, schema.tasks)) - len(all_of(state, schema.events)) <= 2
+    assert len(all_of(state, schema.purged_tasks)) == 6
 
 
 def test_a_failure_is_kept_until_later_work_has_mended_it(state: State, state_clock: Clock) -> None:
