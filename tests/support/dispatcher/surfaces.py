@@ -234,6 +234,7 @@ def _lived_in(context: Context, tokens: Mapping[str, str], directory: Path) -> S
         "generation_id": clean.outputs[0].generation_id,
         "partition_key": partition,
         "target": f"clean_orders@{partition}",
+        "text": "clean",
         "position": "0",
         "output": "0",
         "from_revision": "0",
