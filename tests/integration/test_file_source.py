@@ -315,8 +315,10 @@ async def test_a_key_is_taken_from_the_path_and_what_has_none_is_reported(state:
     inbox.write("2026/03/notes.csv")
     assert await inbox.settle() == 0
     assert "1 file of 'pattern' do not fit 'key'" in await inbox.trouble()
-    [shown] = (await inbox.emitter.sources("files")).sources
-    assert await is_fully_announced(shown, Settings())  # So `qo up --once` waits for no file that is left out.
+    answer = await inbox.emitter.sources("files")
+    assert await is_fully_announced(
+        answer.sources[0], Settings(), answer.now
+    )  # So `qo up --once` waits for no file that is left out.
     inbox.write("2026/03/30/a.csv")
     second = inbox.write("2026/03/30/b.csv")
     assert await inbox.settle() == 0

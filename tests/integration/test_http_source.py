@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from qo.scheduler.file_source import Watchers
 from qo.scheduler.http_files import parse_index
 from support.dispatcher.local_emitter import LocalEmitter
 from support.dispatcher.pipelines import dag, deployed, source
+from support.dispatcher.states import Clock
 
 INDEX = "https://example.com/data/index.txt"
 
@@ -71,7 +73,9 @@ class Watched:
 
     def __init__(self, state: State, **config: Any) -> None:
         self.state, self.seconds = state, 0.0
-        deployed(state, dag("d", source("in", "http", of=config)))
+        partitions = config.pop("partitions", None)
+        fields = {} if partitions is None else {"partitions": partitions}
+        deployed(state, dag("d", source("in", "http", of=config, **fields)))
         self.emitter = LocalEmitter(state)
         self.restart()
 
@@ -179,7 +183,12 @@ def test_a_kind_of_source_is_known_to_its_declaration_and_its_implementation_onl
     words = ("index_url", "SourceKind.HTTP", "http_files")
     files = {path for path in root.rglob("*.py") if any(word in path.read_text() for word in words)}
     named = {path.relative_to(root).as_posix() for path in files}
-    assert named == {"core/pipeline/dag.py", "pipeline/sources.py", "scheduler/http_files.py"}
+    assert named == {
+        "core/pipeline/dag.py",
+        "pipeline/declared_sources.py",
+        "pipeline/sources.py",
+        "scheduler/http_files.py",
+    }
 
 
 async def test_a_source_looks_at_no_address_that_is_not_public(state: State, site: Site) -> None:
@@ -191,3 +200,34 @@ async def test_a_source_looks_at_no_address_that_is_not_public(state: State, sit
         looked = await watched.watchers.poll()
     assert "is not public" in looked.failures[0]
     assert site.statuses == []
+
+
+async def test_there_is_one_file_for_each_partition_and_each_is_announced_when_it_appears(
+    state: State, site: Site, state_clock: Clock
+) -> None:
+    with state.read() as tx:
+        today = tx.now.date()
+    days = [today - timedelta(days=back) for back in range(40)]
+    pages = [f"/{each:%Y/%m/%d}.csv" for each in days]
+    site.pages = {pages[1]: ('"1"', b"x"), pages[39]: ('"1"', b"x")}
+    watched = Watched(
+        state,
+        url=f"{site.url}/{{year}}/{{month}}/{{day}}.csv",
+        partitions={"kind": "day", "start": f"{days[39]}"},
+    )
+
+    def keys() -> list[str]:
+        with state.read() as tx:
+            return sorted(row["partition_key"] for row in tx.all(sa.select(schema.partitions)))
+
+    async with watched.watchers:
+        assert await watched.poll() == 2
+        assert keys() == [f"{days[39]}", f"{days[1]}"]
+        assert len(site.statuses) == 40
+        site.statuses.clear()
+        site.pages |= {pages[0]: ('"1"', b"y"), pages[38]: ('"1"', b"z")}
+        assert await watched.poll() == 1  # Of the newest 32.
+        assert (len(site.statuses), keys()) == (32, [f"{days[39]}", f"{days[1]}", f"{days[0]}"])
+        state_clock.advance(86_400)
+        assert await watched.poll() == 1  # All are asked for once a day.
+        assert f"{days[38]}" in keys()

@@ -521,6 +521,25 @@ def test_a_job_that_reads_a_database_says_what_to_read_and_no_password(
     assert message in only(refused(document(SOURCE, {**job, **reading, **fields})))
 
 
+@pytest.mark.parametrize(
+    ("url", "partitions", "message"),
+    [
+        ("https://a/{partition}.csv", None, "it is not declared which there are of 'orders'"),
+        ("https://a/{partition}.csv", {"kind": "day"}, "it is not declared which there are of 'orders'"),
+        ("https://a/{hour}.csv", {"kind": "day", "start": "2026-01-01"}, "{hour} is no part of a day"),
+        ("https://a/{day}.csv", {"kind": "day", "start": "2026-01-01"}, "is the same for several partitions"),
+        ("https://a/{year}.csv", {"kind": "day", "start": "2026-01-01"}, "is the same for several partitions"),
+    ],
+)
+def test_a_url_of_partitions_needs_to_know_which_there_are(url: str, partitions: Any, message: str):
+    fields = {} if partitions is None else {"partitions": partitions}
+    assert message in only(refused(document({**SOURCE, "source": {"kind": "http", "url": url}, **fields})))
+    day = {"kind": "day", "start": "2026-01-01"}
+    assert accepted(
+        {**SOURCE, "source": {"kind": "http", "url": "https://a/{year}/{month}/{day}"}, "partitions": day}
+    )
+
+
 def test_two_datasets_cannot_share_the_table_of_a_sink():
     sink = {"from": {"job": "orders"}, "to": "postgres", "table": "shop.all"}
     message = only(refused(document(SOURCE, publish={"one": sink, "two": sink})))

@@ -48,13 +48,18 @@ class SourceDeclaration(Declaration):
         *urls: str,
         name: str | None = None,
         index_url: str | None = None,
+        url: str | None = None,
+        key: str | None = None,
         poll_seconds: int | None = None,
         **fields: Any,
     ) -> JobName:
-        """Declare files behind URLs: these, or those that a file at ``index_url`` lists."""
+        """Declare files behind URLs: these, those that a file at ``index_url`` lists, or with ``url`` one for each
+        partition."""
         frame = inspect.currentframe()
         listed: Sequence[str] | None = list(urls) or None
-        source = drop_none(kind="http", urls=listed, index_url=index_url, poll_seconds=poll_seconds)
+        source = drop_none(
+            kind="http", urls=listed, index_url=index_url, url=url, key=key, poll_seconds=poll_seconds
+        )
         return self._add_job(
             {"name": name_job(name, frame, "http"), "source": source, **fields}, spot_of_caller(frame)
         )

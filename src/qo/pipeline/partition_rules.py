@@ -11,6 +11,7 @@ from qo.core.pipeline.dag import Complete, Job, Strategy, UpdateStrategy, input_
 from qo.core.pipeline.part_maps import PARTS_MAX, PartMap, can_map, is_too_wide, map_inputs
 from qo.core.pipeline.partitions import PartitionKind, Partitions, check_key, is_zone
 from qo.core.pipeline.plan import resolve_partitions, source_partitions
+from qo.core.pipeline.url_pattern import url_problem
 from qo.core.words import with_article
 from qo.errors import UsageError
 from qo.pipeline.draft import DagDraft, JobDraft
@@ -28,9 +29,23 @@ def check_partitions(job_draft: JobDraft, report: Report) -> None:
         message = f"'offset' counts partitions, and those of {job_draft.job.name!r} are not declared"
         hint = "write 'partitions: {kind: day}' beside 'source:', or remove it"
         report.add((*job_draft.path, "source", "offset"), message, hint, key=True)
+    if source is not None and source.url is not None:
+        _check_url(job_draft, source.url, report)
     if job_draft.job.partitions is not None:
         _check_maker(job_draft, report)
         _check_fields(job_draft.job.partitions, (*job_draft.path, "partitions"), report)
+
+
+def _check_url(job_draft: JobDraft, url: str, report: Report) -> None:
+    job, path = job_draft.job, (*job_draft.path, "source")
+    partitions = job.partitions
+    if partitions is None or not partitions.in_time or partitions.start is None:
+        message = f"'url' has one file for each partition, and it is not declared which there are of {job.name!r}"
+        report.add((*path, "url"), message, "write 'partitions: {kind: day, start: ...}' beside 'source:'")
+    elif (problem := url_problem(url, partitions.kind)) is not None:
+        report.add((*path, "url"), *problem)
+    if job.source is not None and job.source.key is not None:
+        report.add((*path, "key"), "with 'url', the key is that of the partition", "remove it", key=True)
 
 
 def _check_maker(job_draft: JobDraft, report: Report) -> None:

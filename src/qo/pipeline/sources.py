@@ -139,10 +139,15 @@ SOURCES: dict[SourceKind, SourceSpec] = {
                     "a file that lists them, one URL on each line or as a JSON array of texts; relative ones count "
                     "from its own.",
                 ),
+                Field(
+                    "url",
+                    FILE_URL,
+                    "one file for each of the declared partitions, such as https://HOST/{year}/{month}/{day}.csv.",
+                ),
                 _KEY,
                 _POLL_SECONDS,
             ),
-            one_of=("urls", "index_url"),
+            one_of=("urls", "index_url", "url"),
         ),
         coalesces=True,
         validate=_check_key,

@@ -15,6 +15,7 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Protocol
 
@@ -35,6 +36,7 @@ class File:
     size: int | None  # None: unknown.
     folder: str  # Where to read it: the URL of its directory, and with it …
     name: str  # … its own name.
+    key: str | None = None  # Of its partition, where that is known otherwise than by its path.
 
     @property
     def location(self) -> str:
@@ -47,8 +49,11 @@ class Place(Protocol):
     settles: bool  # Whether a file can be seen half-written, so that it counts once it was seen twice unchanged.
     problem: str | None  # What could not be seen at the last look, although the rest could.
 
-    def files(self) -> AsyncIterator[list[File]]:
-        """All files in pages, in no particular order. Raises NotFound if the place does not exist."""
+    def files(self, at: datetime | None = None) -> AsyncIterator[list[File]]:
+        """All files in pages, in no particular order. Raises NotFound if the place does not exist.
+
+        ``at``: the time, on which it may depend which files there should be.
+        """
         ...
 
     async def close(self) -> None: ...
@@ -62,7 +67,7 @@ class DirectoryPlace:
         self._links = 0  # That were warned of.
         self.settles = directory.shows_partial_files
 
-    async def files(self) -> AsyncIterator[list[File]]:
+    async def files(self, at: datetime | None = None) -> AsyncIterator[list[File]]:
         links: list[str] = []
         try:
             async for page in self._directory.list(accepts=_is_watched):

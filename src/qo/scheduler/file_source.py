@@ -73,7 +73,7 @@ class Watcher:
         """Announce new and changed files. Return how many there were."""
         pattern = str(source.config.get("pattern") or "*")
         files: dict[str, File] = {}
-        async for page in self.place.files():
+        async for page in self.place.files(source.now):
             files.update((each.path, each) for each in page if matches(each.path, pattern))
         self.keys = self._find_keys(source, files, expects_all=pattern != "*")
         files = {path: file for path, file in files.items() if path in self.keys}
@@ -96,7 +96,9 @@ class Watcher:
     def _find_keys(self, source: SourceView, files: Mapping[str, File], *, expects_all: bool) -> dict[str, str]:
         """Return the keys of the files that have one, by path. Files that share one with others have none."""
         pattern = source.config.get("key")
-        keys = find_keys(pattern, files)
+        keys = {path: each.key for path, each in files.items() if each.key is not None} or find_keys(
+            pattern, files
+        )
         self.problem = None if pattern is None else _describe_left_out(str(pattern), files, keys, expects_all)
         return keys
 

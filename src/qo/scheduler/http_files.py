@@ -12,12 +12,17 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any, cast
 from urllib.parse import urljoin, urlsplit
 
 import httpx
+import msgspec
 
 from qo.config.settings import Settings
+from qo.core.pipeline.partitions import Partitions
+from qo.core.pipeline.url_pattern import fill_url, list_keys
 from qo.errors import Unavailable, UsageError
 from qo.scheduler.file_listing import File, Place
 from qo.store.guarded_transport import GuardedTransport
@@ -28,6 +33,8 @@ TIMEOUT_S = 30.0
 CONCURRENT_REQUESTS = 8
 INDEX_BYTES_MAX = 1024 * 1024
 URLS_MAX = 10_000
+NEWEST = 32  # Partitions that are asked for at each look.
+WHOLE_EVERY = timedelta(days=1)
 _NOT_MODIFIED = 304
 _ABSENT = (404, 410)
 
@@ -35,11 +42,16 @@ _ABSENT = (404, 410)
 async def open_urls(config: Mapping[str, Any], settings: Settings) -> Place:
     """Open the files of a source of the kind ``http``. Raises UsageError for a config without URLs."""
     urls, index_url = config.get("urls") or (), config.get("index_url")
-    if not urls and not index_url:
-        raise UsageError("an http source needs urls or an index_url")
+    url = config.get("url")
+    if not urls and not index_url and not url:
+        raise UsageError("an http source needs urls, an index_url or a url")
     client = httpx.AsyncClient(
         transport=GuardedTransport(settings.fetch.allowed, is_async=True), timeout=TIMEOUT_S, follow_redirects=True
     )
+    if url:
+        declared = config.get("partitions")
+        partitions = None if declared is None else msgspec.convert(declared, Partitions)
+        return PartitionUrls(client, str(url), partitions)
     return UrlFiles(client, tuple(map(str, urls)), str(index_url) if index_url else None)
 
 
@@ -54,9 +66,10 @@ class UrlFiles:
         self._index_url = index_url
         self._index_etag: str | None = None
         self._files: dict[str, File] = {}  # By URL.
+        self._keys: dict[str, str] = {}  # Of partitions, by URL, where each has one of its own.
         self.problem: str | None = None
 
-    async def files(self) -> AsyncIterator[list[File]]:
+    async def files(self, at: datetime | None = None) -> AsyncIterator[list[File]]:
         """Raises Unavailable if the index, or every one of several files, cannot be asked for."""
         if self._index_url is not None:
             await self._read_index(self._index_url)
@@ -130,6 +143,30 @@ class UrlFiles:
         self._urls = parse_index(body, index_url)
         self._index_etag = _etag(response)
         self._files = {url: file for url, file in self._files.items() if url in set(self._urls)}
+
+
+class PartitionUrls(UrlFiles):
+    """One file for each partition of time. The newest are asked for at each look, the others once a day."""
+
+    def __init__(self, client: httpx.AsyncClient, url: str, partitions: Partitions | None) -> None:
+        super().__init__(client, (), None)
+        self._url, self._partitions = url, partitions
+        self._whole_at: datetime | None = None  # When all were asked for.
+
+    async def files(self, at: datetime | None = None) -> AsyncIterator[list[File]]:
+        """Raises Unavailable if none of them can be asked for."""
+        if at is None or self._partitions is None:
+            return  # Without the time, or in a check before a deploy, there is nothing to ask for.
+        is_whole = self._whole_at is None or at - self._whole_at >= WHOLE_EVERY
+        keys = list_keys(self._partitions, int(at.timestamp()), URLS_MAX if is_whole else NEWEST)
+        by_url = {fill_url(self._url, key): key for key in keys}
+        self._urls = tuple(by_url)
+        async for _ in super().files(at):
+            pass
+        if is_whole:
+            self._whole_at = at
+        self._keys.update(by_url)
+        yield [replace(file, key=self._keys[url]) for url, file in self._files.items()]
 
 
 async def _read_limited(response: httpx.Response, url: str) -> bytes:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import msgspec
 
 from qo.api.contract.source import LiveSource
@@ -36,7 +38,7 @@ async def describe_unreadable(dag: Dag, settings: Settings) -> list[str]:
     return warnings
 
 
-async def is_fully_announced(source: LiveSource, settings: Settings) -> bool:
+async def is_fully_announced(source: LiveSource, settings: Settings, at: datetime) -> bool:
     """Return whether the scheduler has announced all files of a source.
 
     The scheduler keeps a digest of the files that it has announced. It is compared with the digest of the files that
@@ -48,7 +50,7 @@ async def is_fully_announced(source: LiveSource, settings: Settings) -> bool:
         place = await open_place_of(source.kind, source.config, settings)
         try:
             etags: dict[str, str] = {}
-            async for page in place.files():
+            async for page in place.files(at):
                 etags |= {each.path: each.etag for each in page if matches(each.path, pattern)}
             for path in find_keys(source.config.get("key"), etags):
                 sightings.mark_announced(path, etags[path])

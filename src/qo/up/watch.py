@@ -163,8 +163,8 @@ class Watch:
     async def _all_announced(self) -> bool:
         kinds = [kind for kind, spec in SOURCES.items() if spec.place is not None]
         listings = [await self._installation.read(partial(live_sources.list_sources, kind=kind)) for kind in kinds]
-        ours = [each for answer in listings for each in answer.sources if each.dag in self._dags]
-        return all([await is_fully_announced(each, self._installation.settings) for each in ours])
+        ours = [(each, answer.now) for answer in listings for each in answer.sources if each.dag in self._dags]
+        return all([await is_fully_announced(each, self._installation.settings, at) for each, at in ours])
 
     def _print_once(self, text: str) -> None:
         if text not in self._printed:

@@ -122,6 +122,7 @@ class Source(_Part, frozen=True, kw_only=True):
     poll_seconds: int = 30  # files, http: how often to look.
     urls: tuple[str, ...] = ()  # http: the files.
     index_url: str | None = None  # http: a file that lists them.
+    url: str | None = None  # http: one file for each partition, see core.pipeline.url_pattern.
 
 
 class Bootstrap(_Part, frozen=True, kw_only=True):
