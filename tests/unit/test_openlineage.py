@@ -19,6 +19,7 @@ import pytest
 from qo.agent import lineage as runner_lineage
 from qo.agent import openlineage
 from qo.agent.lineage import WAITING_MAX, LineageReporter
+from qo.api.contract.column_origins import LineageBody
 from qo.api.contract.task import (
     CheckBody,
     ColumnBody,
@@ -159,6 +160,25 @@ def test_an_end_tells_of_columns_sizes_and_checks() -> None:
         {"assertion": "rows 1..", "success": True, "severity": "fail"}
     ]
     assert second["facets"]["dataQualityAssertions"]["assertions"][0]["success"] is False
+
+
+def test_an_end_says_what_columns_are_made_from_also_where_the_commit_does_not() -> None:
+    lineage = LineageBody.model_validate(
+        {
+            "columns": {"id": [{"input": "orders", "column": "nr", "how": "identity"}]},
+            "rows": [{"input": "orders", "column": "paid", "how": "filter"}],
+        }
+    )
+    (output,) = ended(completion(outputs=[body().with_full_lineage(lineage)]))["outputs"]
+    facet = output["facets"]["columnLineage"]
+    source = {"namespace": ROOT, "name": "shop.orders"}
+    kinds = [{"type": "DIRECT", "subtype": "IDENTITY", "masking": False}]
+    assert facet["fields"] == {"id": {"inputFields": [{**source, "field": "nr", "transformations": kinds}]}}
+    assert [(each["field"], each["transformations"][0]["type"]) for each in facet["dataset"]] == [
+        ("paid", "INDIRECT")
+    ]
+    (unknown,) = ended(completion(outputs=[body()]))["outputs"]
+    assert "columnLineage" not in unknown["facets"]
 
 
 @pytest.mark.parametrize(

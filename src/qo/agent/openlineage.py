@@ -80,6 +80,7 @@ def _run(work: Work, namespace: str, outputs: Sequence[Dataset], error: str | No
             **_code(work),
         },
         inputs=[_input_dataset(work, each) for each in work.inputs],
+        input_names={each.name: each.dataset or each.dataset_id for each in work.inputs},
         outputs=outputs,
         error=error,
     )
@@ -123,6 +124,7 @@ def _output_dataset(work: Work, output: WorkOutput, body: OutputBody, checks: Se
         bytes=body.bytes,
         files=len(body.files),
         checks=[Check(each.name, each.passed, each.severity) for each in checks if each.output == body.output],
+        lineage=None if body.full_lineage is None else body.full_lineage.lineage(),
     )
 
 

@@ -22,6 +22,7 @@ from qo.agent.file_measures import FileMeasures
 from qo.agent.parquet_footers import named_columns
 from qo.agent.run_input import MorePieces, RunInput
 from qo.agent.run_logger import RunLogger
+from qo.api.contract.column_origins import LineageBody
 from qo.api.contract.task import (
     FILES_MAX,
     CheckBody,
@@ -67,6 +68,8 @@ class RunOutput:
         self._standing = standing
         # Of the rows that were written, where known; or types by name.
         self.columns: list[ColumnBody] | dict[str, Any] | None = None
+        self.lineage: LineageBody | None = None  # What the columns are made from, where known.
+        self.sends_lineage = False  # Whether this attempt reports it: once in a while is enough.
         self.stats: dict[str, Any] = {}  # Statistics of the rows; small.
         self.based_on: int | None = None  # The commit is refused if another followed this revision.
         self.prefix = details.prefix.rstrip("/")
@@ -189,8 +192,9 @@ class RunOutput:
             stats=self.stats,
             file_stats=self._measures.pack(columns),
             based_on=self.based_on,
+            lineage=self.lineage if self.sends_lineage else None,
             **(described or about),
-        )
+        ).with_full_lineage(self.lineage)
 
 
 class Run:

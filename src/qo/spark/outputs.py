@@ -8,8 +8,9 @@ from typing import Any
 from qo.core.pipeline.expectation import describe_value, parse_expectations
 from qo.spark.io import writing
 from qo.spark.io.bucketing import Bucketed
+from qo.spark.io.frame_lineage import LINEAGES
 from qo.spark.io.writing import WrittenOutput
-from qo.spark.operators.operator_context import Context, Frames
+from qo.spark.operators.operator_context import Context, Frames, Inputs
 from qo.spark.phases import Phases
 from qo.spark.quality import quality
 
@@ -25,6 +26,8 @@ def write_outputs(context: Context, frames: Frames, phases: Phases) -> dict[int,
             rows = frame.rows if isinstance(frame, Bucketed) else frame
             own = [each for each in expectations if each.output == index]
             measures = quality.measures(own, rows.schema, rows, quality.span_of(run.work))
+            inputs = context.inputs.in_use if isinstance(context.inputs, Inputs) else context.inputs
+            LINEAGES.describe(output, rows, inputs)
             outputs[index] = writing.write(context.spark, frame, output, context.files, measures, run.work)
         if isinstance(frame, Bucketed) and index == 0:
             context.details.update(describe_buckets(frame, outputs[index].partitions or {}))

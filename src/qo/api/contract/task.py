@@ -10,6 +10,7 @@ from pydantic import Base64Bytes, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from qo.api.contract.body import Answer, Body
+from qo.api.contract.column_origins import WithLineage
 from qo.core.pipeline.states import Outcome
 
 NUMBER_MAX = 2**63 - 1
@@ -287,7 +288,7 @@ class EventsAnswer(Answer):
 # The end
 
 
-class OutputBody(Body):
+class OutputBody(WithLineage):
     """One committed output and its files. Files that are not listed here are not part of it."""
 
     output: int = Field(ge=0, le=1000)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from qo.cli.invocation import Session, command, new_app, new_group
+from qo.cli.pipelines.dataset_lineage import lineage
 from qo.cli.pipelines.dataset_options import Generation, Limit, Name, Revision, dataset_path, note_more
 from qo.cli.pipelines.diff.diff_command import diff
 from qo.cli.pipelines.dispatcher_client import ask, check_limit, pages, require_extra
@@ -162,41 +163,7 @@ def _outcome(each: Mapping[str, Any]) -> tuple[str, str]:
     return state, ", ".join(readers)
 
 
-@command(dataset, "lineage")
-def lineage(
-    session: Session,
-    name: Name,
-    partition: Annotated[str, typer.Option("--partition", "-p", metavar="KEY", help="The partition.")],
-) -> None:
-    """Show what a partition was made from, and what was made from it."""
-    answer = ask(session, lambda client: client.get(dataset_path(name, "/lineage"), partition_key=partition))
-    if session.json:
-        session.output.document(answer)
-        return
-    rows = [
-        (
-            way,
-            str(edge["depth"]),
-            edge["dataset"],
-            _describe_read(edge),
-            str(edge["revision"] or ""),
-            edge["task_id"],
-        )
-        for way, edges in (("from", answer["upstream"]), ("into", answer["downstream"]))
-        for edge in edges
-    ]
-    session.output.table(("way", "steps", "dataset", "what", "revision", "task"), rows)
-    if answer["more"]:
-        session.output.note("the lineage is longer than this: ask for the lineage of the last datasets shown")
-
-
-def _describe_read(edge: Mapping[str, Any]) -> str:
-    if edge["cursor_upto"] is not None:
-        return f"cursor ({edge['cursor_after']}, {edge['cursor_upto']}]"
-    if edge["partition_key"] is not None:
-        return edge["partition_key"]
-    pieces = "" if edge["pieces"] is None else f", {plural(edge['pieces'], 'piece')}"
-    return f"whole as of {edge['as_of'] or 0}{pieces}"
+command(dataset, "lineage")(lineage)
 
 
 @command(dataset, "history")

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from qo.core.pipeline.column_lineage import How, Lineage, Source
 from qo.core.pipeline.columns import Column
 
 SPEC = "https://openlineage.io/spec/2-0-2/OpenLineage.json"
@@ -48,6 +49,9 @@ class Dataset:
     bytes: int | None = None
     files: int | None = None
     checks: Sequence[Check] = ()
+    lineage: Lineage | None = (
+        None  # Of an output. Its inputs are those of the run, by the names that they have there.
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class Run:
     query: str | None = None
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Further fields of the task.
     inputs: Sequence[Dataset] = ()
+    input_names: Mapping[str, str] = field(default_factory=dict[str, str])  # Of datasets, by name in the operator.
     outputs: Sequence[Dataset] = ()
     error: str | None = None
 
@@ -114,6 +119,8 @@ def _dataset(run: Run, each: Dataset) -> dict[str, Any]:
     if each.columns is not None:
         fields = [{"name": column.name, "type": _type(column.type)} for column in each.columns]
         facets["schema"] = _facet(run, "1-1-1", "SchemaDatasetFacet", {"fields": fields})
+    if each.lineage is not None and each.lineage.columns:
+        facets["columnLineage"] = _column_lineage(run, each.lineage)
     if each.checks:
         assertions = [
             {"assertion": check.name, "success": check.passed, "severity": check.severity} for check in each.checks
@@ -122,6 +129,27 @@ def _dataset(run: Run, each: Dataset) -> dict[str, Any]:
             run, "1-0-1", "DataQualityAssertionsDatasetFacet", {"assertions": assertions}
         )
     return {"namespace": run.namespace, "name": each.name, "facets": facets}
+
+
+def _column_lineage(run: Run, lineage: Lineage) -> dict[str, Any]:
+    """Return the facet. What decides which rows there are is listed for the dataset as a whole."""
+    fields = {
+        name: {"inputFields": [_input_field(run, source, how) for source, how in sorted(origin.items())]}
+        for name, origin in lineage.columns.items()
+    }
+    rows = [_input_field(run, source, how) for source, how in sorted(lineage.rows)]
+    values = {"fields": fields, **({"dataset": rows} if rows else {})}
+    return _facet(run, "1-2-0", "ColumnLineageDatasetFacet", values)
+
+
+def _input_field(run: Run, source: Source, how: How) -> dict[str, Any]:
+    kind = "DIRECT" if how in (How.IDENTITY, How.TRANSFORMATION, How.AGGREGATION) else "INDIRECT"
+    return {
+        "namespace": run.namespace,
+        "name": run.input_names.get(source.input, source.input),
+        "field": source.column,
+        "transformations": [{"type": kind, "subtype": how.upper(), "masking": False}],
+    }
 
 
 def _statistics(run: Run, each: Dataset) -> dict[str, Any]:

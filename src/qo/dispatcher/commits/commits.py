@@ -22,7 +22,7 @@ from sqlalchemy.dialects import postgresql
 
 from qo.core.pipeline.columns import Drift
 from qo.core.pipeline.topology import VersionStatus
-from qo.dispatcher.commits import generation_sums, later_parts, removing, replacing, shared_files
+from qo.dispatcher.commits import generation_sums, later_parts, lineage_records, removing, replacing, shared_files
 from qo.dispatcher.commits.dataset_columns import Shapes
 from qo.dispatcher.commits.generation_sums import Sums
 from qo.dispatcher.commits.outputs import Write
@@ -119,6 +119,7 @@ def commit(tx: Tx, entries: Sequence[Entry]) -> list[Entry]:
             committed += _partition_all(tx, some, current, sums, hashes)
     generation_sums.add(tx, sums)
     shapes.keep(sums.first)
+    lineage_records.keep(tx, {each.place[0]: each.write.body for each in committed}, sums.first)
     if any(each.write.event.dataset_id in topology.load(tx).compared for each in committed):
         tx.loops_to_wake.add(LoopName.REFRESH)
     return committed

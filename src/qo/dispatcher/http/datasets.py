@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
+from qo.api.contract.column_origins import ColumnLineageAnswer
 from qo.api.contract.dataset import (
     ChangesPage,
     CommitsPage,
@@ -23,8 +24,8 @@ from qo.dispatcher.events import invalidations
 from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
 from qo.dispatcher.state.datasets import choose_generation, require_partition, resolve
 from qo.dispatcher.versions import overview
+from qo.dispatcher.views import column_tracing, history, lineage
 from qo.dispatcher.views import datasets as views
-from qo.dispatcher.views import history, lineage
 from qo.dispatcher.views.why import answer as reasons
 
 Name = Annotated[str, Path(max_length=410, description="A published name, dag.job, or dag.job[1].")]
@@ -87,6 +88,17 @@ def show_lineage(
     """Show what a partition was made from, and what was made from it."""
     with context.state.read() as tx:
         return lineage.lineage(tx, name, partition_key, depth)
+
+
+def show_column_lineage(
+    context: ContextParam,
+    name: Name,
+    column: Annotated[str | None, Query(max_length=200, description="Unset: all columns.")] = None,
+    depth: Annotated[int, Query(ge=1, le=column_tracing.DEPTH_MAX, description="How many jobs to follow.")] = 1,
+) -> ColumnLineageAnswer:
+    """Show which columns the columns of a dataset are made from, and which are made from them."""
+    with context.state.read() as tx:
+        return column_tracing.show(tx, name, column, depth)
 
 
 def list_commits(
@@ -180,6 +192,7 @@ def install(routes: Routes) -> None:
     routes.get("/v1/datasets/{name}/partitions", list_partitions, 404)
     routes.get("/v1/datasets/{name}/events", list_events, 404)
     routes.get("/v1/datasets/{name}/lineage", show_lineage, 404)
+    routes.get("/v1/datasets/{name}/column-lineage", show_column_lineage, 404)
     routes.get("/v1/datasets/{name}/commits", list_commits, 404)
     routes.get("/v1/datasets/{name}/changes", list_changes, 404)
     routes.get("/v1/why", why, 400, 404)

@@ -42,6 +42,7 @@ PUBLIC: Mapping[str, Need] = {
     "list_pieces": Need.READER,
     "list_events": Need.READER,
     "show_lineage": Need.READER,
+    "show_column_lineage": Need.READER,
     "why": Need.READER,
     "list_checks": Need.READER,
     "list_rejections": Need.READER,

@@ -16,6 +16,15 @@ generation_columns = sa.Table(
     column("columns", Json),
 )
 
+column_lineage = sa.Table(
+    "column_lineage",  # What the columns of a generation are made from: a row for each that its commits reported.
+    metadata,
+    sa.Column("generation_id", Id, primary_key=True),
+    sa.Column("lineage_hash", sa.String(64), primary_key=True),
+    column("revision", sa.BigInteger),  # Of the first commit that reported it.
+    column("lineage", Json),
+)
+
 checks = sa.Table(
     "checks",  # What was expected of an output, and found.
     metadata,

@@ -40,7 +40,7 @@ from qo.dispatcher.state.definitions import (
 )
 from qo.dispatcher.state.definitions import generations as generation_rows
 from qo.dispatcher.state.generation_sizes import generations
-from qo.dispatcher.state.quality import backfills, checks, generation_columns, rejections
+from qo.dispatcher.state.quality import backfills, checks, column_lineage, generation_columns, rejections
 from qo.dispatcher.state.scaling import scaled_runtimes, scaling_decisions
 from qo.dispatcher.state.work import (
     attempts,
@@ -66,6 +66,7 @@ __all__ = [
     "bulk_changes",
     "bundles",
     "checks",
+    "column_lineage",
     "commits",
     "cursors",
     "dag_versions",

@@ -38,6 +38,11 @@ class Inputs(Mapping[str, DataFrame]):
     def __contains__(self, name: object) -> bool:
         return name in self._names  # Without opening it.
 
+    @property
+    def in_use(self) -> Mapping[str, DataFrame]:
+        """Those that were used."""
+        return self._frames
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
