@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -57,10 +59,18 @@ def with_field_ids(frame: DataFrame, ids: Mapping[str, int] | None, by: str | No
     """Return the frame with ids of columns, which Spark writes into its files. ``by``: one that they lack."""
     if ids is None:
         return frame
-    columns = [F.col("`" + name.replace("`", "``") + "`") for name in ids]
-    pairs = zip(columns, ids.items(), strict=True)
+    gateway = getattr(frame.sparkSession.__dict__.get("_sc"), "_gateway", None)  # None: a client of Spark Connect.
+    build = _build_columns.__wrapped__ if gateway is None else _build_columns
     others = [] if by is None else [F.col(by)]
-    return frame.select(*(column.alias(name, metadata={FIELD_ID: id_}) for column, (name, id_) in pairs), *others)
+    return frame.select(*build(gateway, tuple(ids.items())), *others)
+
+
+@lru_cache(maxsize=256)
+def _build_columns(gateway: object, ids: tuple[tuple[str, int], ...]) -> list[SparkColumn]:
+    """Return columns that any frame with these names can select. A job has the same ones each time, and to make one
+    takes several calls to the JVM behind the gateway."""
+    del gateway
+    return [F.col("`" + name.replace("`", "``") + "`").alias(name, metadata={FIELD_ID: id_}) for name, id_ in ids]
 
 
 class LocalFiles:
