@@ -8,11 +8,12 @@ import pytest
 import sqlalchemy as sa
 
 from qo.api.contract.dataset import ChangesPage
+from qo.core.pipeline.columns import describe_type
 from qo.core.pipeline.topology import Topology
 from qo.dispatcher.engine.loops import invalidation, router
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.views import history, reading
+from qo.dispatcher.views import dataset_schema, datasets, history, reading
 from qo.errors import NotFound, UsageError
 from support.dispatcher.pipeline_tasks import (
     all_of,
@@ -143,3 +144,25 @@ def test_a_partition_that_is_made_again_downstream_is_replaced_there(state: Stat
         pass
     succeed(state, claimed(state, tasks_of(state, clean)[-1]["id"]))
     assert said(changes(state, low, latest(state), "shop.clean")) == [("replaced", "a", 0)]
+
+
+def test_a_dataset_says_since_when_it_has_each_column(state: State) -> None:
+    grown = dag("shop", source("orders", drift="add"), publish={"orders": "orders"})
+    orders = live(deployed(state, grown), "shop.orders")
+    columns = [
+        {"name": "id", "type": "long"},
+        {"name": "tags", "type": {"type": "array", "elementType": "string"}},
+    ]
+    revisions: list[int] = []
+    for run, count in (("1", 1), ("2", 1), ("3", 2)):
+        feed(state, orders, run, run, columns=columns[:count], columns_seen=count)
+        revisions.append(latest(state))
+    with state.read() as tx:
+        shown = datasets.show_dataset(tx, "orders").columns
+        changes = dataset_schema.list_changes(tx, "orders").changes
+    assert shown is not None
+    assert [(each.name, each.revision) for each in shown] == [("id", revisions[0]), ("tags", revisions[2])]
+    assert all(each.since is not None for each in shown)
+    assert [(each.revision, each.added) for each in changes] == [(revisions[0], ["id"]), (revisions[2], ["tags"])]
+    assert [each.name for each in changes[1].columns] == ["id", "tags"]
+    assert describe_type(shown[1].type) == "array<string>"

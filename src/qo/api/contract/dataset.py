@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from qo.api.contract.body import Answer
 from qo.api.contract.sink import SinkState
-from qo.api.contract.task import InputMode
+from qo.api.contract.task import ColumnBody, InputMode
 
 
 class DatasetLine(Answer):
@@ -66,6 +66,31 @@ class FreshnessState(Answer):
     text: str
 
 
+class ColumnAnswer(Answer):
+    """A column of the current generation."""
+
+    name: str
+    type: str | dict[str, Any]  # In Spark's JSON format.
+    nullable: bool = True
+    revision: int  # Since when it exists: the first commit with it.
+    since: datetime | None = None  # When that was committed.
+
+
+class SchemaChange(Answer):
+    """A commit that added columns to a generation; the first one added all that it had."""
+
+    revision: int
+    committed_at: datetime | None = None
+    added: list[str]
+    columns: list[ColumnBody]  # All, from then on.
+
+
+class SchemaPage(Answer):
+    dataset_id: str
+    generation_id: str
+    changes: list[SchemaChange]  # In order of revision; a generation has only a few.
+
+
 class DatasetAnswer(Answer):
     dataset: DatasetLine
     generations: list[GenerationAnswer]  # The current one first, then from new to old.
@@ -73,6 +98,7 @@ class DatasetAnswer(Answer):
     events: dict[str, int] = {}  # By state.
     stale: StaleCount | None = None  # Of the current generation; None: there is none.
     sinks: list[SinkState] = []  # Tables outside that follow it, and how far they are.
+    columns: list[ColumnAnswer] | None = None  # Of the current generation; None: not known.
     keys: list[str] = []  # Columns that tell its rows apart, as its job declares; empty: none.
     freshness: list[FreshnessState] = []  # One for each freshness that its job declares.
 

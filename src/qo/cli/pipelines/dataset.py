@@ -14,6 +14,7 @@ from qo.cli.pipelines.diff.diff_command import diff
 from qo.cli.pipelines.dispatcher_client import ask, check_limit, pages, require_extra
 from qo.cli.pipelines.emit import fresh_key
 from qo.cli.pipelines.formatting import format_bytes, format_count, format_extent, format_timestamp
+from qo.core.pipeline.columns import describe_type
 from qo.core.words import plural
 
 app = new_app()
@@ -60,6 +61,13 @@ def show(session: Session, name: Name) -> None:
     session.output.line("")
     headers = ("generation", "status", "versions", "partitions", "segments", "cursor", "rows", "bytes", "created")
     session.output.table(headers, [_generation(each) for each in answer["generations"]])
+    if columns := answer.get("columns"):
+        session.output.line("")
+        session.output.table(("column", "type", "since", "revision"), [_column(each) for each in columns])
+
+
+def _column(each: Mapping[str, Any]) -> tuple[str, ...]:
+    return (each["name"], describe_type(each["type"]), format_timestamp(each["since"]), str(each["revision"]))
 
 
 def _stale_count(stale: Mapping[str, Any] | None) -> str:

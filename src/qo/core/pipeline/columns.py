@@ -76,6 +76,24 @@ def refusal(current: Sequence[Column], new: Sequence[Column], policy: Drift, wro
     return f"the columns of the output have changed: {'; '.join(wrong)}; {', '.join(ways)}, or edit the job"
 
 
+def describe_type(type_: Any) -> str:
+    """Return a type as SQL writes it, such as array<struct<id: long>>."""
+    if not isinstance(type_, dict):
+        return str(type_)
+    fields = cast("dict[str, Any]", type_)
+    match fields.get("type"):
+        case "array":
+            return f"array<{describe_type(fields.get('elementType'))}>"
+        case "map":
+            return f"map<{describe_type(fields.get('keyType'))}, {describe_type(fields.get('valueType'))}>"
+        case "struct":
+            parts: list[dict[str, Any]] = fields.get("fields") or []
+            members = [f"{each.get('name')}: {describe_type(each.get('type'))}" for each in parts]
+            return f"struct<{', '.join(members)}>"
+        case other:
+            return str(other)
+
+
 def columns_hash(columns: Sequence[Column]) -> str:
     """Return a hash that does not depend on the order of the columns."""
     ordered = sorted((_key(each), each.name, _json(_plain(each.type)).decode()) for each in columns)

@@ -14,6 +14,7 @@ from qo.api.contract.dataset import (
     DatasetsPage,
     LineageAnswer,
     PartitionsPage,
+    SchemaPage,
 )
 from qo.api.contract.event import EventsPage
 from qo.api.contract.invalidation import InvalidateAnswer, InvalidateRequest
@@ -24,7 +25,7 @@ from qo.dispatcher.events import invalidations
 from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
 from qo.dispatcher.state.datasets import choose_generation, require_partition, resolve
 from qo.dispatcher.versions import overview
-from qo.dispatcher.views import column_tracing, history, lineage
+from qo.dispatcher.views import column_tracing, dataset_schema, history, lineage
 from qo.dispatcher.views import datasets as views
 from qo.dispatcher.views.why import answer as reasons
 
@@ -99,6 +100,12 @@ def show_column_lineage(
     """Show which columns the columns of a dataset are made from, and which are made from them."""
     with context.state.read() as tx:
         return column_tracing.show(tx, name, column, depth)
+
+
+def list_schema(context: ContextParam, name: Name, generation_id: Generation = None) -> SchemaPage:
+    """List the commits that changed the columns of a dataset, and the columns from then on."""
+    with context.state.read() as tx:
+        return dataset_schema.list_changes(tx, name, generation_id)
 
 
 def list_commits(
@@ -193,6 +200,7 @@ def install(routes: Routes) -> None:
     routes.get("/v1/datasets/{name}/events", list_events, 404)
     routes.get("/v1/datasets/{name}/lineage", show_lineage, 404)
     routes.get("/v1/datasets/{name}/column-lineage", show_column_lineage, 404)
+    routes.get("/v1/datasets/{name}/schema", list_schema, 404)
     routes.get("/v1/datasets/{name}/commits", list_commits, 404)
     routes.get("/v1/datasets/{name}/changes", list_changes, 404)
     routes.get("/v1/why", why, 400, 404)

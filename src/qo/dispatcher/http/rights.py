@@ -43,6 +43,7 @@ PUBLIC: Mapping[str, Need] = {
     "list_events": Need.READER,
     "show_lineage": Need.READER,
     "show_column_lineage": Need.READER,
+    "list_schema": Need.READER,
     "why": Need.READER,
     "list_checks": Need.READER,
     "list_rejections": Need.READER,

@@ -34,7 +34,7 @@ from qo.dispatcher.state.datasets import (
     labels_of,
     resolve,
 )
-from qo.dispatcher.views import freshness_states, sinks, staleness
+from qo.dispatcher.views import dataset_schema, freshness_states, sinks, staleness
 from qo.errors import UsageError
 
 GENERATIONS_MAX = 50  # Generations that are shown, newest first.
@@ -84,6 +84,7 @@ def show_dataset(tx: Tx, text: str) -> DatasetAnswer:
         events=tallies.counts(tx, ref.id).get(tallies.EVENTS, {}),
         stale=next((staleness.count_stale(tx, live, row) for row in rows if row["id"] == current), None),
         sinks=sinks.find_states(tx, ref.id),
+        columns=None if current is None else dataset_schema.current_columns(tx, current),
         keys=_keys(live, ref.id, current),
         freshness=freshness_states.find_freshness(tx, live, ref.id),
     )
