@@ -243,3 +243,23 @@ def test_what_cannot_work_is_said_before_anything_runs(qo: Qo) -> None:
         java = Qo(qo.cwd, {"QO_JAVA_HOME": str(qo.cwd), **remote}).here("up", "spark.yaml", "--once")
         assert (java.code, "Spark needs Java" in java.err, str(qo.cwd) in java.err) == (2, True, True), java
     assert not processes(qo)
+
+
+def test_a_save_is_deployed_and_one_that_is_wrong_is_explained(qo: Qo, running: subprocess.Popen[str]) -> None:
+    printed: list[str] = []
+    assert running.stdout is not None
+    threading.Thread(target=lambda: printed.extend(iter(running.stdout.readline, "")), daemon=True).start()  # type: ignore[union-attr]
+    until(lambda: done(qo) == 4)
+    operators, definition = qo.cwd / "letters.py", qo.cwd / "pipeline.yaml"
+    good = definition.read_text()
+
+    definition.write_text(good.replace("{job: counted}", "{job: countd}", 1))
+    until(lambda: any("there is no job 'countd'; did you mean 'counted'?" in line for line in printed))
+    assert "saved, and not deployed; what serves goes on:\n" in printed
+    definition.write_text(good)
+
+    operators.write_text(operators.read_text() + "\n\ndef counted(:\n")
+    until(lambda: any("letters.py cannot be read as Python" in line for line in printed))
+    operators.write_text(OPERATORS.replace(".upper()", ".lower()"))
+    until(lambda: any("version 2 has taken over from 1" in line for line in printed), LIMIT_S)
+    assert not any("version 3" in line for line in printed)

@@ -113,7 +113,7 @@ class Printed:
 
 @contextmanager
 def running(qo: Qo, *args: str) -> Iterator[Printed]:
-    process = qo.start("up", *args)
+    process = qo.start("up", "--no-watch", *args)
     try:
         yield Printed(process)
     finally:

@@ -270,7 +270,7 @@ def edited(qo: Qo, carrier: str) -> Iterator[None]:
 @contextlib.contextmanager
 def running(qo: Qo) -> Iterator[Qo]:
     """``qo up`` runs; the answer is the command, for its dispatcher."""
-    with qo.start("up", "example") as up:
+    with qo.start("up", "--no-watch", "example") as up:
         try:
             assert up.stdout is not None
             told = next(line for line in up.stdout if line.startswith("the dispatcher is at "))

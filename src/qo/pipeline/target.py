@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -23,6 +24,8 @@ SUFFIXES = (".yaml", ".yml", ".json")
 PYTHON = ".py"
 DEFINITIONS = tuple(f"pipeline{suffix}" for suffix in SUFFIXES)  # Looked for in a directory.
 DECLARATION = f"pipeline{PYTHON}"
+
+_NEVER_UNLOADED = ("__main__", "qo")  # Never imported again.
 
 _imported: set[str] = set()  # Top-level modules that were imported for a target, and may be unloaded for another.
 
@@ -137,6 +140,18 @@ def _unload_namesake(top: str) -> None:
         raise UsageError(f"{spec.origin} has the name of {loaded.__file__}, which qo itself needs: rename it")
     for each in [each for each in sys.modules if each == top or each.startswith(f"{top}.")]:
         del sys.modules[each]
+
+
+def unload(directories: Collection[Path]) -> None:
+    """Forget the modules of some directories, so that they are imported again as they are now."""
+    for name, module in list(sys.modules.items()):
+        path = Path(getattr(module, "__file__", None) or "/")
+        is_installed = {"site-packages", "dist-packages"} & set(path.parts) or name.partition(".")[
+            0
+        ] in _NEVER_UNLOADED
+        if not is_installed and any(path.is_relative_to(each) for each in directories):
+            del sys.modules[name]
+    importlib.invalidate_caches()
 
 
 def _pipelines_of(module: ModuleType) -> dict[str, Pipeline]:

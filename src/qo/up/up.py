@@ -17,6 +17,7 @@ from qo.pipeline.registry import configured_registry
 from qo.up import file_sources, report
 from qo.up.installation import DeployedVersion, Installation
 from qo.up.lock import Lock
+from qo.up.redeployment import Redeployment
 from qo.up.report import Report
 from qo.up.rollout import Rollout
 from qo.up.targets import Pipeline, read_all, require_java
@@ -41,6 +42,7 @@ class UpRequest:
     once: bool
     keep: bool
     again: bool = False  # Deploy even a version that was rolled back.
+    watch: bool = True  # Deploy what is saved; not with ``once``.
     confirm: Confirm | None = None  # Asks the user about that; None if nobody can be asked.
 
 
@@ -65,10 +67,12 @@ def up(request: UpRequest, view: View) -> Outcome:
         view.print_line(f"warning: {text}")
     require_java(pipelines, settings)
     with Lock(HOME / "up.lock"):
-        return asyncio.run(_up(request, pipelines, view, began))
+        return asyncio.run(_up(request, pipelines, view, began, warnings))
 
 
-async def _up(request: UpRequest, pipelines: Sequence[Pipeline], view: View, began: float) -> Outcome:
+async def _up(
+    request: UpRequest, pipelines: Sequence[Pipeline], view: View, began: float, warnings: Sequence[str]
+) -> Outcome:
     stop = asyncio.Event()
     async with Installation(request.flags, request.config, pipelines, HOME / "logs") as installation:
         stop_on_signals(stop, again=installation.kill)
@@ -83,7 +87,9 @@ async def _up(request: UpRequest, pipelines: Sequence[Pipeline], view: View, beg
         started_s = time.monotonic() - began
         rollouts = [Rollout(each, request.keep) for each in deployed]
         with view:
-            result = await Watch(installation, rollouts, view, once=request.once).run(stop)
+            redeployment = _redeployment(request, pipelines, warnings)
+            watch = Watch(installation, rollouts, view, once=request.once, redeployment=redeployment)
+            result = await watch.run(stop)
         result.seconds = {"start": started_s, **result.seconds}
         reports = await installation.read(lambda tx: [report.report(tx, each, since) for each in rollouts])
         return _print_report(reports, result, installation, view)
@@ -105,6 +111,15 @@ async def _start(
         for text in await file_sources.describe_unreadable(pipeline.dag, installation.settings):
             view.print_line(f"warning: {text}")
     return since, deployed
+
+
+def _redeployment(
+    request: UpRequest, pipelines: Sequence[Pipeline], warnings: Sequence[str]
+) -> Redeployment | None:
+    if request.once or not request.watch:
+        return None
+    registry = pipelines[0].registry
+    return Redeployment(request.targets, pipelines, registry, warnings=warnings, keep=request.keep)
 
 
 async def _print_dashboard(installation: Installation, view: View) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 from qo.api.contract.sink import SinkState
 from qo.core.pipeline.topology import VersionStatus
@@ -24,6 +25,9 @@ from qo.up.pipeline_progress import Survey, survey
 from qo.up.process_group import wait_or_stop
 from qo.up.rollout import Rollout
 from qo.up.view import View
+
+if TYPE_CHECKING:
+    from qo.up.redeployment import Redeployment
 
 POLL_S = 0.5
 SETTLE_S = 3.0  # An always-on source that has run for this long is taken to have emitted what it had at its start.
@@ -56,8 +60,17 @@ class Watch:
     Pipelines that others have deployed are served, but not waited for.
     """
 
-    def __init__(self, installation: Installation, rollouts: Sequence[Rollout], view: View, *, once: bool) -> None:
+    def __init__(
+        self,
+        installation: Installation,
+        rollouts: list[Rollout],
+        view: View,
+        *,
+        once: bool,
+        redeployment: Redeployment | None = None,
+    ) -> None:
         self._installation, self._rollouts, self._view, self._once = installation, rollouts, view, once
+        self._redeployment = redeployment  # None: files that are saved change nothing.
         self._dags = {each.dag for each in rollouts}
         self._live: Live | None = None
         self._printed: set[str] = set()
@@ -83,6 +96,7 @@ class Watch:
                 idle = 0
             if self._once and idle == IDLE_SNAPSHOTS:
                 break
+            await self._redeploy()
             await wait_or_stop(stop, POLL_S)
         result.interrupted = self._once and stop.is_set()
         result.stuck = () if result.interrupted else [each for each in result.stuck if each.dag in self._dags]
@@ -109,6 +123,13 @@ class Watch:
             self._view.print_line(text)
         if (url := self._installation.spark_ui()) is not None:
             self._print_once(f"Spark's UI is at {url}")
+
+    async def _redeploy(self) -> None:
+        """Deploy what was saved. The next snapshot is the first that has the new version."""
+        if self._redeployment is not None and await self._redeployment.advance(
+            self._installation, self._rollouts, self._view.print_line
+        ):
+            self._live = await self._installation.read(live_pipelines)  # So that it is not printed as another's.
 
     async def _advance(self, snapshot: Snapshot) -> bool:
         """Activate versions that are built; return whether one was activated now."""

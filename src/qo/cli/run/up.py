@@ -30,14 +30,18 @@ def up(
         bool, typer.Option("--keep", help="Build the new version, but keep the active one serving.")
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="Deploy a version even if it was rolled back.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch/--no-watch", help="Deploy again when files of the pipelines are saved.")
+    ] = True,
 ) -> int:
     """Run pipelines on this machine, with everything they need.
 
     Starts a dispatcher, a dashboard, a scheduler and workers, with state, queues and data below .qo; deploys the
-    pipelines, builds what has changed, and activates it. Pipelines that somebody else deploys to it are run, too.
-    Processes that die are started again; all end with this command. (Only the archive of Spark's classes, which is
-    built once for each Java, may be finished later.) Runs until SIGINT, SIGTERM or SIGHUP, and a second signal kills
-    what has not ended yet; with --once, until nothing is left to do for the given pipelines.
+    pipelines, builds what has changed, and activates it. The same happens when their files are saved. Pipelines that
+    somebody else deploys to it are run, too. Processes that die are started again; all end with this command. (Only
+    the archive of Spark's classes, which is built once for each Java, may be finished later.) Runs until SIGINT,
+    SIGTERM or SIGHUP, and a second signal kills what has not ended yet; with --once, until nothing is left to do for
+    the given pipelines.
     Exits with 1 if tasks failed, with 130 if --once was interrupted. A version that was rolled back is refused without
     --again; on a terminal you are asked instead.
     """
@@ -53,6 +57,7 @@ def up(
             once=once,
             keep=keep,
             again=again,
+            watch=watch,
             confirm=ask_user,
         )
         view = SilentView() if session.json else open_view(color=session.output.color)
