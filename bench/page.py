@@ -15,6 +15,7 @@ SUITES = {
     "worker": "The worker",
     "dispatcher": "The dispatcher",
     "spark": "Pipelines on Spark",
+    "tables": "Tables",
 }
 # Systems that figures compare qo with, by a part of the figure's name.
 PEERS = {
