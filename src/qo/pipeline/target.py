@@ -4,6 +4,7 @@ pipeline.yaml       a definition; its code lies beside it
 climate:pipeline    a qo.Pipeline by its module, looked for in the current directory first
 jobs/climate.py     the only qo.Pipeline of a file; jobs/climate.py:NAME is one of several
 jobs                a directory: its pipeline.yaml or, without one, its pipeline.py
+reports             a directory with queries (*.sql) and no file that could be a definition: see ``query_folder``
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from types import ModuleType
 
 from qo.errors import QoError, UsageError
 from qo.pipeline.declare import Pipeline
+from qo.pipeline.query_folder import QUERY, QueryFolder, list_queries
 from qo.pipeline.registry import FUNCTION
 
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -32,11 +34,11 @@ _imported: set[str] = set()  # Top-level modules that were imported for a target
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A pipeline in a definition file, or declared in Python."""
+    """A pipeline in a definition file, declared in Python, or of nothing but queries."""
 
     directory: Path  # Its operators are imported from here.
     file: Path | None = None  # The definition.
-    pipeline: Pipeline | None = None  # The declaration, where there is no definition.
+    pipeline: Pipeline | QueryFolder | None = None  # What makes the document, where there is no definition.
 
 
 def resolve(target: str) -> Target:
@@ -45,6 +47,8 @@ def resolve(target: str) -> Target:
     Raises UsageError for a target that is no pipeline or cannot be imported.
     """
     path = _find_in_directory(Path(target)) if Path(target).is_dir() else Path(target)
+    if path.is_dir():
+        return Target(path.resolve(), pipeline=QueryFolder(path))
     file, _, attribute = str(path).partition(f"{PYTHON}:")
     if attribute:
         return _resolve_file(Path(file + PYTHON), attribute)
@@ -61,10 +65,18 @@ def resolve(target: str) -> Target:
 
 
 def _find_in_directory(directory: Path) -> Path:
+    """Return the definition in a directory, or the directory itself if it is a pipeline of queries alone."""
     for name in (*DEFINITIONS, DECLARATION):
         if (directory / name).is_file():
             return directory / name
-    raise UsageError(f"there is no {DEFINITIONS[0]} or {DECLARATION} in {directory}: name the file")
+    missing = f"there is no {DEFINITIONS[0]} or {DECLARATION} in {directory}"
+    if not list_queries(directory):
+        raise UsageError(f"{missing}: name the file")
+    # The queries may be parts of a pipeline whose definition has a name of its own.
+    others = sorted(each.name for each in directory.iterdir() if each.suffix in (*SUFFIXES, PYTHON))
+    if others:
+        raise UsageError(f"{missing}, and it has {others[0]} beside its {QUERY} files: name the file")
+    return directory
 
 
 def _resolve_file(path: Path, attribute: str | None) -> Target:

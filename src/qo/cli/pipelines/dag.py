@@ -31,7 +31,8 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="FILE|DIRECTORY|MODULE:PIPELINE",
-        help="A YAML, JSON or Python file, a directory with a pipeline.yaml or pipeline.py, or module:pipeline.",
+        help="A YAML, JSON or Python file, a directory with a pipeline.yaml or pipeline.py or with nothing but queries "
+        "(*.sql), or module:pipeline.",
     ),
 ]
 Code = Annotated[

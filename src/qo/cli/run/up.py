@@ -20,8 +20,8 @@ def up(
         list[str] | None,
         typer.Argument(
             metavar="[FILE|DIRECTORY|MODULE:PIPELINE]...",
-            help="Pipelines: YAML, JSON or Python files, directories with a pipeline.yaml or pipeline.py, or "
-            "module:pipeline [.].",
+            help="Pipelines: YAML, JSON or Python files, directories with a pipeline.yaml or pipeline.py or with "
+            "nothing but queries (*.sql), or module:pipeline [.].",
             show_default=False,
         ),
     ] = None,
