@@ -144,7 +144,13 @@ __all__ = [
 ]
 
 
+# What %load_ext and %unload_ext of IPython ask for. People need neither, so they are not in __all__.
+_EXTENSION = {"load_ipython_extension": "load", "unload_ipython_extension": "unload"}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _EXTENSION:
+        return getattr(import_module("qo.cli.run.notebook"), _EXTENSION[name])
     if name not in _HOMES:
         raise AttributeError(f"module 'qo' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

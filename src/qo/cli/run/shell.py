@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qo.cli.invocation import Session, command, new_app
 from qo.cli.pipelines.dispatcher_client import require_extra
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from qo.config.settings import Settings
 
 app = new_app()
 
@@ -23,18 +28,23 @@ def shell(session: Session) -> None:
     settings of Spark that workers have.
     """
     with require_extra():
-        from pyspark.sql import functions
-
-        import qo
         from qo.up.trial import open_session
     settings = session.settings()
     with open_session(settings) as spark:
+        _prompt(name_objects(spark, settings))
 
-        def read(name: str, *, version: int | None = None) -> Any:
-            """Return a dataset as a frame, as it is now or as of a version."""
-            return qo.read(spark, name, version=version, settings=settings)
 
-        _prompt({"spark": spark, "read": read, "F": functions, "qo": qo})
+def name_objects(spark: SparkSession, settings: Settings) -> dict[str, Any]:
+    """Return what a prompt has by name."""
+    from pyspark.sql import functions
+
+    import qo
+
+    def read(name: str, *, version: int | None = None) -> DataFrame:
+        """Return a dataset as a frame, as it is now or as of a version."""
+        return qo.read(spark, name, version=version, settings=settings)
+
+    return {"spark": spark, "read": read, "F": functions, "qo": qo}
 
 
 def _prompt(names: dict[str, Any]) -> None:
