@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import urllib.request
 from pathlib import Path
 
 import psycopg
@@ -19,7 +18,6 @@ from support.servers.postgres import PostgresServer
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 
 LIMIT_S = 240.0
-CENTRAL = "https://repo1.maven.org/maven2/"
 PIPELINE = """\
 name: shop
 jobs:
@@ -55,12 +53,6 @@ def database(postgres_server: PostgresServer) -> str:
 @pytest.fixture
 def qo(tmp_path: Path, database: str) -> Qo:
     jar = DRIVERS["postgresql"].coordinates
-    group, artifact, version = jar.split(":")
-    path = f"{group.replace('.', '/')}/{artifact}/{version}/{artifact}-{version}.pom"
-    try:
-        urllib.request.urlopen(CENTRAL + path, timeout=20).close()
-    except OSError as error:
-        pytest.skip(f"the driver cannot be fetched: {error}")
     (tmp_path / "ticks").mkdir()
     (tmp_path / "pipeline.yaml").write_text(PIPELINE)
     secrets = tmp_path / "secrets"

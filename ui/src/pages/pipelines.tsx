@@ -38,11 +38,15 @@ export function WithDispatcher({
 }
 
 export function PipelinesPage(): JSX.Element {
-  return <WithDispatcher title="Pipelines">{(dispatcher) => <All dispatcher={dispatcher} />}</WithDispatcher>;
+  return (
+    <WithDispatcher title="Pipelines">{(dispatcher) => <AllPipelines dispatcher={dispatcher} />}</WithDispatcher>
+  );
 }
 
-function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
+/** `none`: what is shown where there are no pipelines. */
+export function AllPipelines({ dispatcher, none }: { dispatcher: Dispatcher; none?: JSX.Element }): JSX.Element {
   const live = useLive(() => listPipelines(dispatcher), []);
+  if (none && live.value?.items.length === 0) return none;
   return (
     <>
       <header class="head">
@@ -56,7 +60,7 @@ function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
 }
 
 /** All pipelines at a glance, those that need somebody first. */
-export function PipelineList({ listed: { items, more } }: { listed: Listed<PipelineHealth> }): JSX.Element {
+function PipelineList({ listed: { items, more } }: { listed: Listed<PipelineHealth> }): JSX.Element {
   useSecond();
   if (items.length === 0)
     return (
