@@ -19,7 +19,7 @@ from qo.dispatcher.state import topology as topologies
 from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks import operator_actions
 from qo.dispatcher.tasks.creation import NewTask
-from qo.dispatcher.views import datasets, freshness_states, quality
+from qo.dispatcher.views import datasets, freshness_states, pipeline_health, quality
 from qo.dispatcher.views.why.answer import why
 from qo.errors import LeaseLost, NotFound, UsageError
 from support.dispatcher.pipeline_tasks import (
@@ -466,6 +466,8 @@ def test_a_dataset_is_late_by_the_clock_when_nothing_runs(state: State, state_cl
             assert why(tx, "shop.clean").freshness == [of_dataset]
             [(_, _, seconds)] = freshness_states.count_late_seconds(tx, topologies.load(tx))
             assert (seconds > 0) == (of_dataset.late_since is not None)
+            [health] = pipeline_health.list_health(tx).pipelines
+            assert health.late == (of_dataset.late_since is not None)
             return [of_dataset]
 
     assert states()[0].latest is None

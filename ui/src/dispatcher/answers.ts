@@ -115,7 +115,34 @@ export interface SinkState {
   text: string;
 }
 
+export interface FreshnessState {
+  late_since: string | null;
+  text: string;
+}
+
+export interface ColumnLine {
+  name: string;
+  type: unknown; // Spark's: a word, or an object of a nested type.
+  nullable: boolean;
+  since: string | null;
+}
+
+export interface ColumnEdge {
+  depth: number;
+  dataset: string;
+  column: string | null;
+  how: string;
+}
+
+export interface ColumnLineage {
+  columns: { column: string; is_known: boolean; upstream: ColumnEdge[]; downstream: ColumnEdge[] }[];
+  rows: ColumnEdge[];
+  unknown: string[];
+}
+
 export interface DatasetShown {
+  columns?: ColumnLine[] | null;
+  freshness?: FreshnessState[];
   dataset: DatasetLine;
   generations: Generation[];
   readers: string[];
@@ -421,6 +448,7 @@ export interface PipelineHealth {
   waiting: number;
   failed: number;
   held: number;
+  late?: number; // An older dispatcher does not say it.
   sources: number;
   sources_failed: number;
   published: PublishedHealth[];

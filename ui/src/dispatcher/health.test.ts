@@ -25,7 +25,8 @@ test("the worst thing about a pipeline is what it shows", () => {
   expect(of({})).toBe("completed");
   expect(of({ running: 1, waiting: 2 })).toBe("running");
   expect(of({ running: 1, held: 1 })).toBe("held");
-  expect(of({ held: 1, failed: 1 })).toBe("failed");
+  expect(of({ held: 1, late: 1 })).toBe("late");
+  expect(of({ held: 1, failed: 1, late: 1 })).toBe("failed");
   expect(of({ sources_failed: 1 })).toBe("failed");
   expect(of({ failed: 1, paused: "" })).toBe("paused");
 });
@@ -36,6 +37,7 @@ test("sums go over all pipelines", () => {
     waiting: 0,
     failed: 2,
     held: 0,
+    late: 0,
     building: 1,
   });
 });

@@ -26,6 +26,7 @@ export interface Sums {
   waiting: number;
   failed: number;
   held: number;
+  late: number;
   building: number; // Pipelines with a version that is being built.
 }
 
@@ -36,6 +37,7 @@ export function sumUp(pipelines: PipelineHealth[]): Sums {
     waiting: sum((each) => each.waiting),
     failed: sum((each) => each.failed),
     held: sum((each) => each.held),
+    late: sum((each) => each.late ?? 0),
     building: sum((each) => Number(each.next !== null)),
   };
 }
@@ -44,6 +46,7 @@ export function sumUp(pipelines: PipelineHealth[]): Sums {
 export function conditionOf(each: PipelineHealth): string {
   if (each.paused !== null) return "paused";
   if (each.failed || each.sources_failed) return "failed";
+  if (each.late) return "late";
   if (each.held) return "held";
   if (each.running) return "running";
   if (each.waiting) return "pending";

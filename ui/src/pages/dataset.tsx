@@ -10,6 +10,7 @@ import { staleReasons, staleTitle } from "../show/stale";
 import { Empty, Panel, Shown } from "../show/states";
 import { Ago, bytes, plural, RunLink } from "../show/text";
 import { Commits, Events } from "./dataset_books";
+import { ColumnsPanel } from "./dataset_columns";
 import { Generations } from "./dataset_generations";
 import { DataPanel } from "./dataset_rows";
 import { WithDispatcher } from "./pipelines";
@@ -112,6 +113,11 @@ function One({
                 {each.text}
               </div>
             ))}
+            {looked.shown.freshness?.map((each) => (
+              <div class={each.late_since ? "said warn" : "said good"} key={each.text}>
+                {each.text}
+              </div>
+            ))}
             <Generations name={name} shown={looked.shown} chosen={generation} />
             <Panel
               title={staleTitle(looked.partitions.length, looked.more, generation ? null : looked.shown.stale)}
@@ -143,6 +149,9 @@ function One({
               partition={partition}
               revision={looked.commits[0]?.revision ?? 0}
             />
+            {looked.shown.columns && looked.shown.columns.length > 0 && (
+              <ColumnsPanel dispatcher={dispatcher} name={name} columns={looked.shown.columns} />
+            )}
             <div class="columns">
               <Commits name={name} commits={looked.commits} partition={partition} />
               <Events shown={looked.shown} events={looked.events} partition={partition} />

@@ -4,6 +4,7 @@ import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { Dispatcher } from "../dispatcher/client";
 import { Problem, problemOf } from "../s3/problem";
+import { typeText } from "../show/column_type";
 import { Head } from "../show/head";
 import { Empty, Failure, Loading, Panel } from "../show/states";
 import { plural } from "../show/text";
@@ -12,7 +13,7 @@ const ROWS = 20;
 
 interface Column {
   name: string;
-  type: string;
+  type: unknown;
 }
 
 interface Rows {
@@ -95,7 +96,7 @@ export function DataPanel({
 }
 
 function Table({ columns, preview }: { columns: Column[]; preview: Rows }): JSX.Element {
-  const types = new Map(columns.map((each) => [each.name, each.type]));
+  const types = new Map(columns.map((each) => [each.name, typeText(each.type)]));
   const isNumber = (name: string): boolean =>
     /^(tinyint|smallint|int|bigint|float|double|decimal)/.test(types.get(name) ?? "");
   return (
@@ -133,7 +134,7 @@ function Types({ columns }: { columns: Column[] }): JSX.Element {
         {columns.map((each) => (
           <tr key={each.name}>
             <td>{each.name}</td>
-            <td class="mono">{each.type}</td>
+            <td class="mono">{typeText(each.type)}</td>
           </tr>
         ))}
       </tbody>

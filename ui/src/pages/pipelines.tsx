@@ -89,7 +89,7 @@ function PipelineList({ listed: { items, more } }: { listed: Listed<PipelineHeal
   );
 }
 
-const RANKS = ["failed", "held", "paused", "running", "pending"];
+const RANKS = ["failed", "late", "held", "paused", "running", "pending"];
 
 function rankOf(each: PipelineHealth): number {
   const rank = RANKS.indexOf(conditionOf(each));
@@ -102,6 +102,7 @@ function Sums({ pipelines }: { pipelines: PipelineHealth[] }): JSX.Element {
     ["Failed", "failed", sums.failed, ["runs"], { status: "failed" }],
     ["Running", "running", sums.running, ["runs"], { status: "running" }],
     ["Waiting", "pending", sums.waiting, ["runs"], { status: "pending" }],
+    ["Late", "late", sums.late, ["datasets"], {}],
     ["Held back", "held", sums.held, ["backpressure"], {}],
   ];
   return (

@@ -22,6 +22,7 @@ const KIND: Record<string, string> = {
   stale: "failed",
   paused: "expired",
   held: "expired",
+  late: "expired",
   leaving: "cancelled",
   routed: "completed",
   consumed: "completed",

@@ -31,6 +31,7 @@ class PipelineHealth(Answer):
     waiting: int  # Tasks that are due or will be, and do not run.
     failed: int  # Open failures.
     held: int  # Jobs that are held back or paused.
+    late: int = 0  # Datasets that are less fresh than declared, by the clock.
     sources: int
     sources_failed: int  # Always-on sources that do not run.
     published: list[PublishedHealth] = []

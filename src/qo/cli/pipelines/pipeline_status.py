@@ -108,7 +108,7 @@ def describe_condition(health: Mapping[str, Any]) -> str:
         ("running", "running"),
         ("waiting", "waiting"),
     ):
-        if health[name]:
+        if health.get(name):  # An older dispatcher does not say what is late.
             return text
     return "up to date"
 

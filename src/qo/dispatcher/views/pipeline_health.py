@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
@@ -18,6 +19,7 @@ from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.tasks import backpressure, failures
 from qo.dispatcher.versions import overview
+from qo.dispatcher.views import freshness_states
 
 PUBLISHED_MAX = 50  # Datasets of one pipeline.
 
@@ -37,11 +39,20 @@ def list_health(tx: Tx, after: str | None = None, limit: int = 100) -> HealthPag
     held = set(tx.execute(sa.select(schema.holds.c.edition_id)).scalars())
     held.update(pressure.holders(live, backpressure.tripped(tx)))
     unsound = set(tx.execute(_unsound_sources()).scalars())
+    late = Counter(job.dag for job, _, seconds in freshness_states.count_late_seconds(tx, live) if seconds)
     publications = _publications(tx, live, names)
     return HealthPage(
         now=tx.now,
         pipelines=[
-            _describe(line, jobs.get(line.name, []), counts, held, unsound, publications.get(line.name, []))
+            _describe(
+                line,
+                jobs.get(line.name, []),
+                counts,
+                held,
+                unsound,
+                late[line.name],
+                publications.get(line.name, []),
+            )
             for line in page.dags
         ],
         next=page.next,
@@ -61,6 +72,7 @@ def _describe(
     counts: Mapping[str, Mapping[str, int]],
     held: set[str],
     unsound: set[str],
+    late: int,
     publications: Sequence[PublishedHealth],
 ) -> PipelineHealth:
     def total(status: Status) -> int:
@@ -78,6 +90,7 @@ def _describe(
         waiting=total(Status.PENDING),
         failed=total(Status.FAILED),
         held=sum(job.edition_id in held for job in jobs),
+        late=late,
         sources=len(sources),
         sources_failed=sum(job.edition_id in unsound for job in sources),
         published=list(publications[:PUBLISHED_MAX]),
