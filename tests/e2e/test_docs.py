@@ -51,7 +51,16 @@ def examples(page: Path) -> list[tuple[str, str]]:
     return [(match[1], match[2]) for match in BLOCK.finditer(page.read_text())]
 
 
-ON_SPARK = {"analytics.md", "datasets.md", "quality.md", "rows-by-key.md", "spark.md", "streams.md", "up.md"}
+ON_SPARK = {
+    "analytics.md",
+    "datasets.md",
+    "pipelines.md",
+    "quality.md",
+    "rows-by-key.md",
+    "spark.md",
+    "streams.md",
+    "up.md",
+}
 LONG = {
     "analytics.md",
     "datasets.md",
