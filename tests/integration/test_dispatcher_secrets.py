@@ -205,7 +205,10 @@ async def test_the_canary_is_in_no_log_of_loops_that_fail(
     class NoQueues:
         async def publish(self, queue: str, wakes: Any) -> None: ...
 
-    dispatcher = Dispatcher(state, NoQueues(), settings_of(tmp_path, state=str(state.engine.url)))
+    settings = settings_of(
+        tmp_path, state=str(state.engine.url), keep_history_days=30
+    )  # So that it is purged, too.
+    dispatcher = Dispatcher(state, NoQueues(), settings)
     for loop in dispatcher.loops:
         if loop.name == "invoker":
             continue  # There is none here.

@@ -104,6 +104,7 @@ def describe_condition(health: Mapping[str, Any]) -> str:
         return plural(health["sources_failed"], "source does not run", "sources do not run")
     for name, text in (
         ("failed", "failed"),
+        ("late", "late"),
         ("held", "held back"),
         ("running", "running"),
         ("waiting", "waiting"),

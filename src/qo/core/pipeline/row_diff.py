@@ -18,7 +18,6 @@ from qo.core.pipeline.expectation import Severity
 from qo.errors import UsageError
 
 BEFORE, AFTER = "before_rows", "after_rows"  # The relations that an engine provides.
-_KEYED = ("dedupe", "latest")  # Operators that keep one row for each of their ``keys``.
 _NUMBER = re.compile(r"u?(tiny|small|big|huge)?int(eger)?\b|float|double|real|decimal", re.IGNORECASE)
 
 
@@ -145,11 +144,14 @@ class Comparison:
         return " OR ".join(each.differs for each in self.values) or "false"
 
 
-def key_columns(job: Job, output: int) -> list[str]:
-    """Return the columns that tell the rows of an output apart, as its job declares; empty: none."""
+def key_columns(job: Job, output: int, *, keeps_row_per_key: bool) -> list[str]:
+    """Return the columns that tell the rows of an output apart, as its job declares; empty: none.
+
+    ``keeps_row_per_key``: whether its operator keeps one row for each of the ``keys`` of its config.
+    """
     if job.unique_key:
         return list(job.unique_key)
-    if job.operator in _KEYED:
+    if keeps_row_per_key:
         return [str(each) for each in job.config.get("keys", ())]
     unique = [each for each in job.expectations if each.unique and each.output == output]
     unique.sort(key=lambda each: each.severity is not Severity.FAIL)

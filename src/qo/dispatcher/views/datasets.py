@@ -36,6 +36,7 @@ from qo.dispatcher.state.datasets import (
 )
 from qo.dispatcher.views import dataset_schema, freshness_states, sinks, staleness
 from qo.errors import UsageError
+from qo.pipeline.operators.built_in import BUILT_IN
 
 GENERATIONS_MAX = 50  # Generations that are shown, newest first.
 
@@ -99,8 +100,16 @@ def _keys(live: Topology, dataset_id: str, current: str | None) -> list[str]:
         if output.dataset_id == dataset_id
     ]
     outputs.sort(key=lambda each: each[1].generation_id != current)
-    keys = [key_columns(job, output.index) for job, output in outputs]
+    keys = [
+        key_columns(job, output.index, keeps_row_per_key=_keeps_row_per_key(job.operator))
+        for job, output in outputs
+    ]
     return next(filter(None, keys), list[str]())
+
+
+def _keeps_row_per_key(operator: str) -> bool:
+    spec = BUILT_IN.get(operator)
+    return spec is not None and spec.keeps_row_per_key
 
 
 def list_partitions(

@@ -124,6 +124,7 @@ def _outputs_of_latest(config: Mapping[str, Any]) -> int:
 LATEST = OperatorSpec(
     name="latest",
     runtimes=("spark",),
+    keeps_row_per_key=True,
     run="qo.spark.operators.latest:run",
     config=Record(
         "latest",

@@ -87,6 +87,7 @@ def _check_dedupe(job_draft: JobDraft, report: Report) -> None:
 DEDUPE = OperatorSpec(
     name="dedupe",
     runtimes=("spark",),
+    keeps_row_per_key=True,
     run="qo.spark.operators.dedupe:run",
     config=Record(
         "dedupe",

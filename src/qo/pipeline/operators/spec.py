@@ -34,6 +34,7 @@ class OperatorSpec:
     is_source: bool = False  # Runs without inputs, as an always_on source.
     strategy: Strategy | None = None  # The only execution strategy that it works with.
     emits_partitions: bool = False  # Whatever its own strategy is.
+    keeps_row_per_key: bool = False  # Its outputs have one row for each of the ``keys`` of its config.
     validate: Callable[[JobDraft, Report], None] | None = None  # Called once the config has the right shape.
 
     @property
