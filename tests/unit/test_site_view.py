@@ -83,6 +83,8 @@ def test_several_versions_are_told_apart_and_what_is_staged_is_called_so(
         "no task has ended for a while; open: flights.clean (1 running, 2 waiting), "
         "flights.clean (0 running, 6 waiting), weather.hourly (0 running, 26 waiting, paused); 5 new events"
     )
+    idle = Survey((version(JobState("clean", "spark", completed=8)),), 0, ())
+    assert describe_waiting(idle) == "all tasks have ended; waiting for new data"
     monkeypatch.setenv("COLUMNS", "120")
     with TableView(color=False) as view:
         view.show(found, [])

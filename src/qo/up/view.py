@@ -115,6 +115,8 @@ def label(version: VersionState) -> str:
 def describe_waiting(survey: Survey) -> str:
     """Return which tasks are open, for a time without progress."""
     jobs = [text for version in survey.versions for text in open_jobs(survey, version)]
+    if not jobs and not survey.events:
+        return "all tasks have ended; waiting for new data"
     return f"no task has ended for a while; open: {', '.join(jobs) or 'no tasks'}; {survey.events} new events"
 
 
