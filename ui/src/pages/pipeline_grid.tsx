@@ -85,6 +85,7 @@ function Matrix({ grid }: { grid: Grid }): JSX.Element {
         <tbody>
           {grid.rows.map((row) => {
             const cells = new Map(row.cells.map((cell) => [cell.key, cell]));
+            const shapes = new Set(row.cells.map((cell) => shapeOf(cell.key)));
             return (
               <tr key={row.edition_id}>
                 <th scope="row">
@@ -92,7 +93,9 @@ function Matrix({ grid }: { grid: Grid }): JSX.Element {
                 </th>
                 {keys.map((key) => (
                   <td key={key}>
-                    <Square dag={grid.dag} job={row.job} partition={key} cell={cells.get(key)} />
+                    {shapes.has(shapeOf(key)) && (
+                      <Square dag={grid.dag} job={row.job} partition={key} cell={cells.get(key)} />
+                    )}
                   </td>
                 ))}
               </tr>
@@ -103,6 +106,11 @@ function Matrix({ grid }: { grid: Grid }): JSX.Element {
       <Key grid={grid} />
     </>
   );
+}
+
+/** Months are no gaps in a job of days: only keys that look like its own are expected of it. */
+function shapeOf(key: string): string {
+  return key.replace(/[0-9]/g, "9");
 }
 
 function Square({
