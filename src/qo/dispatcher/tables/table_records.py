@@ -86,28 +86,20 @@ def decode_state(contents: bytes | None) -> TableState:
 
 def add_rows(tx: Tx, due: DueTable) -> None:
     """Make rows for a new table, before its first file is written: files of a table without a row may be deleted."""
-    there = set(
-        tx.execute(
-            sa.select(_tables.c.name).where(_tables.c.dag == due.dag, _tables.c.name.in_(due.names))
-        ).scalars()
-    )
-    tx.insert(
-        _tables,
-        [
-            {
-                "dag": due.dag,
-                "name": name,
-                "dataset_id": due.dataset_id,
-                "table_uuid": table_uuid(due.dataset_id),
-                "metadata_version": 0,
-                "hinted_version": 0,
-                "updated_at": tx.now,
-                "problem": "its table is about to be written",
-            }
-            for name in due.names
-            if name not in there
-        ],
-    )
+    rows = [
+        {
+            "dag": due.dag,
+            "name": name,
+            "dataset_id": due.dataset_id,
+            "table_uuid": table_uuid(due.dataset_id),
+            "metadata_version": 0,
+            "hinted_version": 0,
+            "updated_at": tx.now,
+            "problem": "its table is about to be written",
+        }
+        for name in due.names
+    ]
+    tx.insert_absent(_tables, rows, _tables.c.name)  # Another dispatcher may make them at the same moment.
 
 
 def store_table(
