@@ -16,12 +16,13 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 from qo.config.spark import SparkSettings
 from qo.errors import QoError
 from qo.spark.engine import class_archive, java
 from suite.step import Result, Step, run_step
-from suite.steps import file_step, list_files, list_proofs, list_steps
+from suite.steps import file_step, list_files, list_proofs, list_steps, list_test_steps
 
 SEEDS = 1_000_000
 
@@ -44,11 +45,15 @@ def main() -> int:
     return _conclude(run_whole(None if chosen.shuffle is None else chosen.shuffle or _draw_seed()))
 
 
-def run_whole(shuffle: int | None, title: str = "") -> list[Result]:
+def run_whole(shuffle: int | None) -> list[Result]:
+    return run_ordered(shuffle, list_steps(shuffle))
+
+
+def run_ordered(shuffle: int | None, steps: Sequence[Step], title: str = "") -> list[Result]:
     if shuffle is not None:
         _print(f"The order of the tests follows from --shuffle {shuffle} (make test SHUFFLE={shuffle}).")
     start_class_archive()
-    return run_steps(list_steps(shuffle), title)
+    return run_steps(steps, title)
 
 
 def start_class_archive() -> None:
@@ -77,23 +82,29 @@ def run_steps(steps: Sequence[Step], title: str = "") -> list[Result]:
 
 
 def run_alone() -> list[Result]:
+    """Every file in a process of its own, as many side by side as there are cores."""
+
+    def run_file(path: Path) -> Result:
+        return run_step(file_step(path), quiet=True)
+
     results: list[Result] = []
-    for path in list_files():
-        result = run_step(file_step(path), quiet=True)
-        verdict = "passed" if result.ok else "FAILED"
-        _print(f"{verdict}  {result.wall_s:6.1f} s  {result.cpu_s:6.1f} s of CPU  {result.name}")
-        if not result.ok:
-            _print(result.output)
-        results.append(result)
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        for result in threads.map(run_file, list_files()):
+            _print(f"{'passed' if result.ok else 'FAILED'}  {result.wall_s:6.1f} s  {result.name}")
+            if not result.ok:
+                _print(result.output)
+            results.append(result)
     return results
 
 
 def run_stable(runs: int) -> list[Result]:
+    """The first run is whole; the others repeat the tests."""
     results = run_alone()
     for number in range(1, runs + 1):
-        results += run_whole(None, f"run {number}, as it comes: ")
+        steps = list_steps(None) if number == 1 else list_test_steps(None)
+        results += run_ordered(None, steps, f"run {number}, as it comes: ")
         seed = _draw_seed()
-        results += run_whole(seed, f"run {number}, shuffled by {seed}: ")
+        results += run_ordered(seed, list_test_steps(seed), f"run {number}, shuffled by {seed}: ")
     return results
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -31,7 +30,6 @@ class Result:
     code: int
     failures: tuple[str, ...]
     wall_s: float
-    cpu_s: float  # Of the command and all processes that it has waited for.
     output: str
 
     @property
@@ -47,7 +45,7 @@ class Result:
 
 def run_step(step: Step, *, quiet: bool = False) -> Result:
     """Run it to its end. ``quiet`` keeps the output for the caller instead of showing it."""
-    before, began = _children_cpu_s(), time.monotonic()
+    began = time.monotonic()
     failures: list[str] = []
     output: list[str] = []
     inherited = {
@@ -76,11 +74,5 @@ def run_step(step: Step, *, quiet: bool = False) -> Result:
         0 if code == NO_TESTS and step.may_be_empty else code,
         tuple(failures),
         time.monotonic() - began,
-        _children_cpu_s() - before,
         "".join(output),
     )
-
-
-def _children_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime

@@ -19,10 +19,17 @@ SPARK_FOLDERS = ("tests/e2e", "tests/spark")
 
 def list_steps(shuffle: int | None) -> list[Step]:
     """In this order. Spark by itself: a JVM that starts takes the time that others' leases run."""
-    order = order_options(shuffle)
     return [
         Step("setup", ("make", "--no-print-directory", "-j", "2", "-O", "ui", "browser", "collect")),
         Step("lint", ("make", "--no-print-directory", "lint"), in_background=True),
+        *list_test_steps(shuffle),
+    ]
+
+
+def list_test_steps(shuffle: int | None) -> list[Step]:
+    """The tests alone, for repeated runs: what lint finds does not depend on the run."""
+    order = order_options(shuffle)
+    return [
         Step(
             "tests",
             (*PYTEST, "-n", "5", *IN_FILES, *order, "-m", "not spark and not long", "--ignore", "tests/spark"),

@@ -10,7 +10,7 @@ import pytest
 
 from suite import __main__ as program
 from suite.step import NO_TESTS, Step, run_step
-from suite.steps import list_proofs, list_steps, order_options
+from suite.steps import list_proofs, list_steps, list_test_steps, order_options
 
 pytestmark = pytest.mark.fast
 
@@ -101,3 +101,24 @@ def test_an_order_follows_from_its_number_and_reaches_every_step_with_tests() ->
     wanted = set(order_options(7))
     assert "--randomly-seed=7" in wanted
     assert [wanted <= set(each.command) for each in list_steps(7)] == [False, False, True, True]
+
+
+def test_repeated_runs_are_ordered_and_leave_out_what_no_order_changes() -> None:
+    assert [each.name for each in list_test_steps(None)] == ["tests", "spark"]
+    assert list_test_steps(7) == list_steps(7)[-2:]
+
+
+def test_every_file_runs_alone_side_by_side_and_is_reported_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    wrong, right = tmp_path / "test_a.py", tmp_path / "test_b.py"
+    monkeypatch.setattr(program, "list_files", lambda: [wrong, right])
+    monkeypatch.setattr(
+        program,
+        "file_step",
+        lambda path: step(path.name, "FAILED test_a.py::x - y" if path == wrong else "1 passed", path == wrong),
+    )
+    assert [each.ok for each in program.run_alone()] == [False, True]
+    shown = capsys.readouterr().out
+    assert "test_a.py\nFAILED test_a.py::x - y" in shown
+    assert "1 passed" not in shown
