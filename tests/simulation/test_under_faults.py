@@ -29,11 +29,12 @@ ON_POSTGRES = (2, 40) if not os.environ.get("PROVE") else (40, STEPS)  # Seeds, 
 # reading the records of many dead workers never got through; the others by faults of the simulation: attempts
 # that belonged to no process, a process that wrote after it had died, one that was judged by what it held when it
 # died, one that died before it was known, one that joined while another died, a user who ran tasks again that a
-# version had left behind, a worker that stood still in the middle of a claim.
+# version had left behind, a worker that stood still in the middle of a claim, a task that a worker submitted after
+# all others had ended.
 ONCE_FAILED = [
     *(
         ("worker", seed)
-        for seed in (944, 1024, 3586, 4215, 4393, 700001, 700051, 1001353, 4000087, 4000143, 5000128)
+        for seed in (944, 1024, 3586, 4215, 4393, 700001, 700051, 1001353, 4000087, 4000143, 5000128, 7001746)
     ),
     ("queue", 3000506),
     *(("shards", seed) for seed in (1001007, 3000327, 3000501)),
