@@ -5,6 +5,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
+from threading import Event
 
 import psycopg
 import pytest
@@ -19,6 +20,7 @@ from qo.dispatcher.commits.generation_sums import Sums
 from qo.dispatcher.events import tallies
 from qo.dispatcher.state import engines, migrations, scans, schema, topology
 from qo.dispatcher.state.database import State, Tx, database_clock, open_state
+from qo.dispatcher.state.drivers import is_busy
 from qo.dispatcher.state.upgrade import require, status, upgrade
 from qo.errors import Refused, Unavailable
 from support.dispatcher.states import Clock
@@ -230,6 +232,29 @@ def test_threads_that_read_and_write_at_once_wait_for_each_other_and_fail_never(
         list(threads.map(work, range(8)))
     with state.read() as tx:
         assert topology.load(tx).epoch == 160
+
+
+@pytest.mark.fast
+def test_an_upgrade_waits_for_one_that_takes_longer_than_sqlite_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "BUSY_S", 0.01)
+    monkeypatch.setattr("qo.dispatcher.state.upgrade.TURNS_MAX", 100_000)
+    busy, waiting = (open_state(f"sqlite:{tmp_path / 'state.db'}") for _ in range(2))
+    was_refused = Event()
+
+    def note(error: BaseException | None) -> bool:
+        was_refused.set()
+        return is_busy(error)
+
+    monkeypatch.setattr("qo.dispatcher.state.upgrade.is_busy", note)
+    with ThreadPoolExecutor(1) as threads:
+        with busy.write():
+            upgraded = threads.submit(upgrade, waiting)
+            assert was_refused.wait(60)
+        assert upgraded.result() == (None, status(waiting).head)
+    busy.close()
+    waiting.close()
 
 
 def test_an_upgrade_that_fails_leaves_nothing(empty: State) -> None:

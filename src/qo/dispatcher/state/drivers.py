@@ -73,6 +73,12 @@ def is_lock_timeout(error: BaseException) -> bool:
     return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) == LOCK_NOT_AVAILABLE
 
 
+def is_busy(error: BaseException | None) -> bool:
+    """Whether SQLite has given up waiting for another transaction: see ``engines.BUSY_S``."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+
+
 class SqliteDriver:
     def __init__(self, connection: sa.Connection) -> None:
         self._dialect = connection.dialect

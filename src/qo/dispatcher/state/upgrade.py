@@ -1,7 +1,7 @@
 """Upgrade the tables of a state database to what this qo needs. Forward only, and all or nothing.
 
-Several processes may start and upgrade at once: one does it, the others find it done. Alembic is imported only where a
-step is missing, since most starts need none.
+Several processes may start and upgrade at once: one does it, the others wait and find it done. Alembic is imported only
+where a step is missing, since most starts need none.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import sqlalchemy as sa
 
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
-from qo.errors import Refused
+from qo.dispatcher.state.drivers import is_busy
+from qo.errors import Refused, Unavailable
 
 _HERE = Path(__file__).parent / "migrations"
 NAMED_MAX = 5  # Tables that a message names.
+TURNS_MAX = 40  # Times that an upgrade waits for its turn, each as long as ``engines.BUSY_S``.
 _VERSION_TABLE = sa.table("alembic_version", sa.column("version_num"))
 _LOCK = 0x716F_6462  # Any number that nobody else locks in the same database.
 
@@ -36,6 +38,17 @@ class SchemaStatus:
 
 def upgrade(state: State) -> tuple[str | None, str]:
     """Take all missing steps, and return the first and the last. Raises Refused if a later qo upgraded it."""
+    for _ in range(TURNS_MAX):
+        try:
+            return _upgrade(state)
+        except Unavailable as error:
+            if not is_busy(error.__cause__):
+                raise
+            # Only SQLite gives up by itself, and an upgrade of a large database may hold its lock for longer than that.
+    raise Unavailable("another process has held the state database for long: end it, and run qo db upgrade again")
+
+
+def _upgrade(state: State) -> tuple[str | None, str]:
     with state.write() as tx:
         if tx.on_postgres:
             tx.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
