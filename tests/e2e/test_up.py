@@ -14,9 +14,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from qo.up.installation import Installation
+from qo.up.lock import LOCK_PATH, find_address
 from qo.up.rollout import Rollout
 from qo.up.targets import read
 from qo.up.view import SilentView
@@ -185,6 +187,9 @@ def test_what_dies_is_started_again_and_nothing_stays_when_it_is_killed_and_it_g
     until(lambda: done(qo) == 4)
     second = qo("up", "--once")
     assert (second.code, f"process {running.pid}" in second.err) == (4, True), second
+    address = find_address(qo.cwd / LOCK_PATH)
+    assert address is not None
+    assert httpx.get(f"{address}/livez").status_code == 200
 
     before, killed = parts(qo), ("worker:python", "dispatcher")
     for role in killed:

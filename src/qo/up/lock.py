@@ -1,4 +1,4 @@
-"""A lock that allows one ``qo up`` in a directory at a time."""
+"""A lock that allows one ``qo up`` in a directory at a time, and tells others where its dispatcher listens."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Self
 
 from qo.errors import ConfigError, Refused
 from qo.store import private
+
+LOCK_PATH = Path(".qo") / "up.lock"
+BYTES_MAX = 512  # Of the file: a number and an address.
 
 
 class Lock:
@@ -28,11 +31,12 @@ class Lock:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            other = os.pread(self._file, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            other, _ = _read(self._file)
             os.close(self._file)
             self._file = None
             raise Refused(
-                f"qo up runs here already, as process {other}: end that process first, or start in another directory"
+                f"qo up runs here already, as process {other or 'unknown'}: end that process first, or start in "
+                "another directory"
             ) from None
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
@@ -43,3 +47,30 @@ class Lock:
     ) -> None:
         if self._file is not None:
             os.close(self._file)
+
+    def publish_address(self, url: str) -> None:
+        """Let other processes know where the dispatcher listens, for as long as the lock is held."""
+        assert self._file is not None
+        os.pwrite(self._file, f"{os.getpid()}\n{url}\n".encode(), 0)
+
+
+def find_address(path: Path) -> str | None:
+    """Return where the dispatcher of the ``qo up`` listens that holds the lock; None if none does."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read(file)[1] or None
+    else:
+        return None  # Nobody holds it: what it says is of a process that has ended.
+    finally:
+        os.close(file)
+
+
+def _read(file: int) -> tuple[str, str]:
+    """Return the id of the process that holds the lock, and its address; empty if they are not there."""
+    process, _, rest = os.pread(file, BYTES_MAX, 0).decode("utf-8", "replace").partition("\n")
+    return process.strip(), rest.partition("\n")[0]

@@ -16,7 +16,7 @@ from qo.errors import QoError, Refused, UsageError
 from qo.pipeline.registry import configured_registry
 from qo.up import file_sources, report
 from qo.up.installation import DeployedVersion, Installation
-from qo.up.lock import Lock
+from qo.up.lock import LOCK_PATH, Lock
 from qo.up.redeployment import Redeployment
 from qo.up.report import Report
 from qo.up.rollout import Rollout
@@ -27,7 +27,7 @@ from qo.worker.shutdown import stop_on_signals
 
 T = TypeVar("T")
 
-HOME = Path(".qo")
+HOME = LOCK_PATH.parent
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
@@ -66,18 +66,23 @@ def up(request: UpRequest, view: View) -> Outcome:
     for text in warnings:
         view.print_line(f"warning: {text}")
     require_java(pipelines, settings)
-    with Lock(HOME / "up.lock"):
-        return asyncio.run(_up(request, pipelines, view, began, warnings))
+    with Lock(LOCK_PATH) as lock:
+        return asyncio.run(_up(request, pipelines, view, lock, began, warnings))
 
 
 async def _up(
-    request: UpRequest, pipelines: Sequence[Pipeline], view: View, began: float, warnings: Sequence[str]
+    request: UpRequest,
+    pipelines: Sequence[Pipeline],
+    view: View,
+    lock: Lock,
+    began: float,
+    warnings: Sequence[str],
 ) -> Outcome:
     stop = asyncio.Event()
     async with Installation(request.flags, request.config, pipelines, HOME / "logs") as installation:
         stop_on_signals(stop, again=installation.kill)
         try:
-            since, deployed = await _run_unless_stopped(stop, _start(installation, pipelines, view, request))
+            since, deployed = await _run_unless_stopped(stop, _start(installation, pipelines, view, lock, request))
         except Stopped:
             documents = [{"dag": each.name, "version": None} for each in pipelines]
             return Outcome(EXIT_INTERRUPTED if request.once else 0, _document(documents))
@@ -96,10 +101,11 @@ async def _up(
 
 
 async def _start(
-    installation: Installation, pipelines: Sequence[Pipeline], view: View, request: UpRequest
+    installation: Installation, pipelines: Sequence[Pipeline], view: View, lock: Lock, request: UpRequest
 ) -> tuple[datetime, list[DeployedVersion]]:
     """Start the dispatcher and deploy all pipelines; return the time before that, and the deployed versions."""
     await installation.start()
+    lock.publish_address(installation.public)
     view.print_line(f"the dispatcher is at {installation.public}")
     since = await installation.read(lambda tx: tx.now)
     deployed = [

@@ -20,6 +20,7 @@ from qo.cli.pipelines.catalog_snippets import (
 from qo.cli.pipelines.dispatcher_client import ask, check_limit, pages
 from qo.cli.pipelines.formatting import format_timestamp
 from qo.errors import ConfigError, NotFound
+from qo.up.lock import LOCK_PATH, find_address
 
 if TYPE_CHECKING:
     from qo.api.public_client import UserClient
@@ -100,7 +101,7 @@ def connect(
         )
     else:
         session.output.line(snippet(client, connection).rstrip("\n"))
-    if settings.dispatcher.url is None and not session.json:
+    if settings.dispatcher.url is None and find_address(LOCK_PATH) is None and not session.json:
         session.output.note(f"this needs a dispatcher at {connection.uri.removesuffix('/iceberg')}: qo dispatcher")
 
 
@@ -135,10 +136,13 @@ def _connection(settings: Settings, config: Mapping[str, Any], table: Mapping[st
 
 
 def _address(settings: Settings) -> str:
-    """Return the URL of the dispatcher. Raises ConfigError if it cannot be known."""
+    """Return the URL of the dispatcher, also of one that ``qo up`` runs here. Raises ConfigError if it is not known."""
     dispatcher = settings.dispatcher
     if dispatcher.url is not None:
         return dispatcher.url.rstrip("/")
+    running = find_address(LOCK_PATH)
+    if running is not None:
+        return running
     host, _, port = dispatcher.listen.rpartition(":")
     if port == "0":
         raise ConfigError("dispatcher.listen is any free port: name the address of the dispatcher with --url")
