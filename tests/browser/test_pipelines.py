@@ -191,7 +191,7 @@ async def test_a_backfill_is_started_followed_and_cancelled(place: Place, tabs: 
     await tab.shown(f"{DAYS[0]} to {DAYS[1]}", "0 of 2 partitions")
     await tab.page.get_by_role("button", name="Cancel").click()
     await tab.page.get_by_role("dialog").locator("button[type=submit]").click()
-    await tab.shown("cancelled")
+    await expect(tab.page.get_by_role("status")).to_contain_text("the backfill was cancelled")
     backfills = (await place.dispatcher.get("/v1/backfills", "reader")).json()["backfills"]
     assert [(each["job"], each["state"]) for each in backfills] == [("clean", "cancelled")]
 
