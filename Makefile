@@ -14,6 +14,7 @@ SEED   ?= 1
 GROUND ?= servers embedded
 RUNS   ?= 5
 HOURS  ?= 2
+COUNT  ?= 1000
 SHUFFLE ?=
 PART   ?= all
 ORDER  := --dist loadfile --no-loadscope-reorder
@@ -22,7 +23,7 @@ FOUND  := command -v chromium || command -v chromium-browser || command -v googl
 # Every process would read and rewrite all test modules by itself.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup ui browser collect code page lint audit check test stable demo demo-queue bench prove newest chaos soak format clean
+.PHONY: help setup ui browser collect code page lint audit check test stable demo demo-queue bench prove newest seeds chaos soak format clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -98,6 +99,9 @@ newest: setup ui browser # The suite against the newest versions of everything t
 	@$(BIN)/python -m qo.spark.engine.java >/dev/null 2>&1 || \
 	  VIRTUAL_ENV= $(BIN)/uv pip install --quiet --python $(NEWEST)/bin/python --upgrade --editable '.[java]'
 	@PYTHONPATH=tests $(NEWEST)/bin/python -m suite
+
+seeds: setup ## So many seeds of the simulation that were never played, of each part (COUNT=10000)
+	@PYTHONPATH=tests $(BIN)/python -m simulation.engine.series $(COUNT)
 
 chaos: setup ## Ten minutes of faults on real processes, servers and Spark, and a checker; as long without servers (MINUTES=2 SEED=7 GROUND=embedded)
 	@failed=0; for ground in $(GROUND); do \

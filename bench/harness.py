@@ -19,6 +19,8 @@ RESULTS = Path(__file__).parent / "results"
 
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge}
 
+_NOTHING: Mapping[str, Any] = {"machines": {}, "figures": []}
+
 T = TypeVar("T")
 
 
@@ -99,11 +101,16 @@ def median(numbers: Iterable[float]) -> float:
     return statistics.median(numbers)
 
 
+def read_settings(suite: str) -> dict[str, Mapping[str, Any]]:
+    """Return the settings of each figure in the suite's file, by name."""
+    return {each["name"]: each["settings"] for each in _read(RESULTS / f"{suite}.json")["figures"]}
+
+
 def write(suite: str, results: Sequence[Result], *, whole: bool) -> Path:
     """Write the suite's results. Unless the whole suite was run, the file keeps what it says of other figures."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{suite}.json"
-    before = json.loads(path.read_text()) if path.exists() and not whole else {"machines": {}, "figures": []}
+    before = _read(path) if not whole else _NOTHING
     on = machine.described()
     when = f"{on['taken_on']} {on['commit']}"
     fresh = {each.name: {**asdict(each), "on": when} for each in results}
@@ -127,6 +134,10 @@ def show(suite: str, results: Sequence[Result]) -> None:
     console = Console()
     # A file or a pipe is no reason to cut the columns.
     Console(width=max(console.width, 130)).print(table)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else _NOTHING
 
 
 def _rounded(number: float | None) -> Any:
