@@ -15,10 +15,9 @@ import sqlalchemy as sa
 
 from qo.api.contract.source import EVENTS_MAX, KEY_MAX, Coalesced, EmitAnswer
 from qo.api.contract.task import SIZE_MAX, EventBody, OutputBody
-from qo.core.lifecycle import Claim, Complete, Rejected
 from qo.core.pipeline.dag import SourceKind, to_json
 from qo.core.pipeline.event import Event, event_id, validate
-from qo.core.pipeline.plan import derive_id, logical_job_id
+from qo.core.pipeline.plan import logical_job_id
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 from qo.dispatcher.attempts.running import own_events
 from qo.dispatcher.commits import commits
@@ -30,7 +29,8 @@ from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.state.schema import emissions, purged_tasks
 from qo.dispatcher.tasks import backpressure, dedupe_keys, rows
-from qo.dispatcher.tasks.creation import NewTask, create
+from qo.dispatcher.tasks.completed_tasks import CompletedTask, create_completed
+from qo.dispatcher.tasks.creation import NewTask
 from qo.errors import Forbidden, HeldBack, IdempotencyConflict, NotFound, Refused, UsageError
 
 LOCATION_LEN_MAX = 2000
@@ -256,26 +256,15 @@ def _task(job: LiveJob, key: str, events: Sequence[Event]) -> NewTask:
 def _create_completed(
     tx: Tx, pending: Sequence[_Emission], by: str, coalesced: Coalesced | None
 ) -> list[rows.Row]:
-    """Create, claim and complete the tasks of the emissions; return those that are new."""
+    """Create the tasks of the emissions, completed; return those that are new."""
     purged = _purged(tx, [each.task.task_id for each in pending])
-    unknown = [each.task for each in pending if each.task.task_id not in purged]
-    new = {each.task_id for each in create(tx, unknown) if each.new}
-    tasks = rows.load_all(tx, sorted(new))
-    leases = {id_: derive_id("lease", id_, 1) for id_ in tasks}
-    claimed = _apply(
-        tx,
-        [
-            rows.Move(row, Claim(tx.ambient.token(), lease_id=leases[id_], worker_id=by[:200]))
-            for id_, row in tasks.items()
-        ],
-    )
     stands_for = {} if coalesced is None else {"coalesced": coalesced.model_dump(mode="json")}
-    output = {each.task.task_id: {"by": by, "events": len(each.events), **stands_for} for each in pending}
-    return _apply(
+    return create_completed(
         tx,
         [
-            rows.Move(row, Complete(tx.ambient.token(), lease_id=row["lease_id"], output=output[row["id"]]))
-            for row in claimed
+            CompletedTask(each.task, by[:200], {"by": by, "events": len(each.events), **stands_for})
+            for each in pending
+            if each.task.task_id not in purged
         ],
     )
 
@@ -283,15 +272,6 @@ def _create_completed(
 def _purged(tx: Tx, ids: Sequence[str]) -> set[str]:
     """Return the tasks that were purged: what they announced was announced, and the key counts once."""
     return {id_ for (id_,) in tx.rows(_PURGED, {"ids": ids})}
-
-
-def _apply(tx: Tx, moves: Sequence[rows.Move]) -> list[rows.Row]:
-    applied: list[rows.Row] = []
-    for each in rows.move_all(tx, moves):
-        if isinstance(each, Rejected):
-            raise AssertionError(each.detail)
-        applied.append(each.row)
-    return applied
 
 
 def _output_body(event: Event, outputs: Sequence[Output], *, trusted: bool) -> OutputBody:

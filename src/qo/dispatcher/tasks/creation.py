@@ -54,7 +54,7 @@ def create(tx: Tx, new_tasks: Sequence[NewTask]) -> list[Created]:
     New tasks are withheld: the release loop sends their wake-ups once no limit or pause holds them back.
     """
     rows = {
-        each.task_id: _row(tx, each) for each in reversed(new_tasks)
+        each.task_id: new_row(tx, each) for each in reversed(new_tasks)
     }  # The first of several with one id counts.
     # In order of id: two routers that create the same tasks must not deadlock.
     created_ids = tx.insert_absent(schema.tasks, [rows[id_] for id_ in sorted(rows)], returning=schema.tasks.c.id)
@@ -65,7 +65,8 @@ def create(tx: Tx, new_tasks: Sequence[NewTask]) -> list[Created]:
     return answers
 
 
-def _row(tx: Tx, new: NewTask) -> dict[str, Any]:
+def new_row(tx: Tx, new: NewTask) -> dict[str, Any]:
+    """Return the row of a task that was never claimed; columns that are not in it are empty."""
     job = new.job.job
     attempts = job.max_attempts or MAX_ATTEMPTS
     return {

@@ -80,6 +80,24 @@ class Moved:
     changed: bool  # False: the command had been applied before.
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a command does to a task."""
+
+    before: Task
+    after: Task
+    values: dict[str, Any]  # The columns of the row that may change, as they are then.
+
+    @property
+    def is_repeated(self) -> bool:
+        """The command had been applied before."""
+        return self.after is self.before
+
+    @property
+    def ends_attempt(self) -> bool:
+        return self.before.status is Status.RUNNING and self.after.status is not Status.RUNNING
+
+
 def task_of(row: Row) -> Task:
     """Return the row as a value for the rules."""
     values: dict[str, Any] = {name: row[name] for name in _FIELDS}
@@ -134,25 +152,21 @@ def move_all(tx: Tx, moves: Sequence[Move]) -> list[Moved | Rejected]:
     ended: list[Row] = []
     reopened: list[Row] = []
     for each in moves:
-        row, before = each.row, each.as_if or task_of(each.row)
-        after = lifecycle.decide(before, each.command, now=tx.now)
-        if isinstance(after, Rejected):
-            answers.append(after)
-        elif after is before:
+        row, change = each.row, decide(tx, each)
+        if isinstance(change, Rejected):
+            answers.append(change)
+        elif change.is_repeated:
             answers.append(Moved(row, changed=False))
         else:
-            values = {name: getattr(after, name) for name in _FIELDS} | {name: row[name] for name in _BESIDE}
-            values |= _beside(tx, before, after, each.command) | {"status": after.status.value}
-            if isinstance(each.command, lifecycle.Cancel | lifecycle.Replay):
-                values["cancel_code"] = None  # Only ``backlog`` cancels with a code.
-            changes.append(values | {"moved": row["id"], "unmoved": row["token"]})
-            answers.append(Moved({**row, **values}, changed=True))
+            changes.append(change.values | {"moved": row["id"], "unmoved": row["token"]})
+            answers.append(Moved({**row, **change.values}, changed=True))
             if isinstance(each.command, lifecycle.Claim):
-                new_attempts.append(_attempt_row(tx, after))
-            elif before.status is Status.RUNNING and after.status is not Status.RUNNING:
-                ended_attempts.append(_attempt_end(tx, before, after, each))
-            if after.ended is not before.ended:
-                (ended if after.ended else reopened).append(row)
+                new_attempts.append(attempt_row(tx, change))
+            elif change.ends_attempt:
+                named = {"of_task": change.before.id, "number": change.before.attempt}
+                ended_attempts.append(named | attempt_end(tx, change, each))
+            if change.after.ended is not change.before.ended:
+                (ended if change.after.ended else reopened).append(row)
     if tx.do(_UNMOVED, *changes) != len(changes):
         raise Contended(f"tasks are being moved by others, {changes[0]['moved']} or after it: call again")
     tx.insert(attempts, new_attempts)
@@ -162,6 +176,19 @@ def move_all(tx: Tx, moves: Sequence[Move]) -> list[Moved | Rejected]:
         tx.loops_to_wake.add(LoopName.BACKFILL)  # It may have room for the next task.
     invalidations.reopened(tx, reopened)
     return answers
+
+
+def decide(tx: Tx, move: Move) -> Change | Rejected:
+    """Return what the rules make of a command. Nothing is written."""
+    row, before = move.row, move.as_if or task_of(move.row)
+    after = lifecycle.decide(before, move.command, now=tx.now)
+    if isinstance(after, Rejected):
+        return after
+    values = {name: getattr(after, name) for name in _FIELDS} | {name: row[name] for name in _BESIDE}
+    values |= _beside(tx, before, after, move.command) | {"status": after.status.value}
+    if isinstance(move.command, lifecycle.Cancel | lifecycle.Replay):
+        values["cancel_code"] = None  # Only ``backlog`` cancels with a code.
+    return Change(before, after, values)
 
 
 def _beside(tx: Tx, before: Task, after: Task, command: lifecycle.Command) -> dict[str, Any]:
@@ -181,7 +208,9 @@ def _beside(tx: Tx, before: Task, after: Task, command: lifecycle.Command) -> di
             return {}
 
 
-def _attempt_row(tx: Tx, after: Task) -> dict[str, Any]:
+def attempt_row(tx: Tx, change: Change) -> dict[str, Any]:
+    """Return the row of an attempt that begins."""
+    after = change.after
     return {
         "task_id": after.id,
         "attempt": after.attempt,
@@ -191,13 +220,12 @@ def _attempt_row(tx: Tx, after: Task) -> dict[str, Any]:
     }
 
 
-def _attempt_end(tx: Tx, before: Task, after: Task, move: Move) -> dict[str, Any]:
+def attempt_end(tx: Tx, change: Change, move: Move) -> dict[str, Any]:
+    """Return the columns of an attempt that change when it ends."""
     return {
-        "of_task": before.id,
-        "number": before.attempt,
         "ended_at": tx.now,
-        "outcome": _outcome(after, move.command),
-        "error": _error(after, move.command),
+        "outcome": _outcome(change.after, move.command),
+        "error": _error(change.after, move.command),
         "code": move.code,
         "packages": list(move.packages) or None,
         "data_access": move.data_access,
