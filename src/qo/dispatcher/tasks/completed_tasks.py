@@ -28,21 +28,21 @@ class CompletedTask:
 
 def create_completed(tx: Tx, completed: Sequence[CompletedTask]) -> list[Row]:
     """Create the tasks that do not exist yet, and return the rows of those, in order of their ids."""
-    written = [_rows(tx, each) for each in sorted(completed, key=lambda each: each.new.task_id)]
-    new = tx.insert_absent(tasks, [row for row, _ in written], returning=tasks.c.id)
-    tx.insert(attempts, [attempt for row, attempt in written if row["id"] in new])
-    return [row for row, _ in written if row["id"] in new]
+    pairs = [_rows(tx, each) for each in sorted(completed, key=lambda each: each.new.task_id)]
+    new = tx.insert_absent(tasks, [row for row, _ in pairs], returning=tasks.c.id)
+    tx.insert(attempts, [attempt for row, attempt in pairs if row["id"] in new])
+    return [row for row, _ in pairs if row["id"] in new]
 
 
 def _rows(tx: Tx, completed: CompletedTask) -> tuple[Row, dict[str, Any]]:
     """Return the rows of the task and of its only attempt."""
     row: Row = {**_EMPTY, **new_row(tx, completed.new)}
     lease_id = derive_id("lease", row["id"], 1)
-    begun = _decide(tx, Move(row, Claim(tx.ambient.token(), lease_id=lease_id, worker_id=completed.worker_id)))
-    row = {**row, **begun.values}
-    end = Move(row, Complete(tx.ambient.token(), lease_id=lease_id, output=dict(completed.output)))
-    ended = _decide(tx, end)
-    return {**row, **ended.values}, attempt_row(tx, begun) | attempt_end(tx, ended, end)
+    beginning = _decide(tx, Move(row, Claim(tx.ambient.token(), lease_id=lease_id, worker_id=completed.worker_id)))
+    row = {**row, **beginning.values}
+    report = Move(row, Complete(tx.ambient.token(), lease_id=lease_id, output=dict(completed.output)))
+    ending = _decide(tx, report)
+    return {**row, **ending.values}, attempt_row(tx, beginning) | attempt_end(tx, ending, report)
 
 
 def _decide(tx: Tx, move: Move) -> Change:

@@ -163,8 +163,8 @@ def move_all(tx: Tx, moves: Sequence[Move]) -> list[Moved | Rejected]:
             if isinstance(each.command, lifecycle.Claim):
                 new_attempts.append(attempt_row(tx, change))
             elif change.ends_attempt:
-                named = {"of_task": change.before.id, "number": change.before.attempt}
-                ended_attempts.append(named | attempt_end(tx, change, each))
+                key = {"of_task": change.before.id, "number": change.before.attempt}
+                ended_attempts.append(key | attempt_end(tx, change, each))
             if change.after.ended is not change.before.ended:
                 (ended if change.after.ended else reopened).append(row)
     if tx.do(_UNMOVED, *changes) != len(changes):
