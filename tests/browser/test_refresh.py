@@ -54,7 +54,7 @@ async def test_a_look_at_what_has_not_changed_costs_no_more_than_this(
         "/": {"LIST tasks": 1, "LIST ready": 1, "LIST leases": 1, "LIST workers": 1},
         "/tasks": {"LIST tasks": 1},
         "/tasks?status=failed": {"LIST tasks": 1},
-        "/tasks?status=pending": {"LIST ready": 1},
+        "/tasks?status=pending": {"LIST ready": 1, "LIST inbox": 1},
         "/failures": {"LIST tasks": 1},
         f"/task/{there.failed}": {"GET tasks": 1},
         "/shards": {"LIST ready": 1, "LIST leases": 1, "LIST workers": 1},
