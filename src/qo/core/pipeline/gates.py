@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from qo.core.pipeline.dag import Strategy
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus, pause_text
 from qo.core.words import plural
 
@@ -98,19 +97,6 @@ def open_gates(
     return Grants(release, holds | _full_reasons(topology, waiting, release, holds, slots))
 
 
-def concurrency_limits(topology: Topology) -> dict[str, int]:
-    """Return how many tasks of a logical job may be under way at once, for each job with such a limit."""
-    limits: dict[str, int] = {}
-    for job in topology.jobs.values():
-        # Of two tasks that read the same changes, only one can commit: the second would work in vain.
-        one = 1 if job.job.execution_strategy is Strategy.PER_CHANGE else None
-        limit = one or job.job.scaling.max_concurrency
-        if limit is not None:
-            # Two live versions of a job may have different limits: neither is exceeded.
-            limits[job.logical_id] = min(limit, limits.get(job.logical_id, limit))
-    return limits
-
-
 def closed_reason(topology: Topology, edition_id: str, held: Mapping[str, str]) -> str | None:
     """Return why no task of the edition may be released, whatever is under way; None if some may."""
     job = topology.jobs.get(edition_id)
@@ -156,7 +142,7 @@ class _Slots:
         self._queues = dict(in_flight.queues)
         self._limits = operators
         self._depth = queue_depth
-        self._most = concurrency_limits(topology)
+        self._most = topology.concurrency
         self._caps = {cap: in_flight.caps.get(cap, 0) for cap in caps}
 
     def take(self, job: LiveJob) -> bool:

@@ -42,8 +42,9 @@ def find_rebuilds(topology: Topology) -> dict[str, Rebuild]:
     them."""
     makers = {output.generation_id: job for job in topology.jobs.values() for output in job.outputs}
     rebuilds: dict[str, Rebuild] = {}
-    for job in _sort_by_depth(topology, topology.jobs.values()):
-        if job.status is VersionStatus.ACTIVE or not job.outputs or job.job.is_source:
+    built = (job for job in topology.jobs.values() if job.status is not VersionStatus.ACTIVE)
+    for job in _sort_by_depth(topology, built):
+        if not job.outputs or job.job.is_source:
             continue
         side_inputs = _side_inputs(job)
         compared = side_inputs + _competing_triggers(job)

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TypeVar
 
-from qo.core.pipeline.dag import Job, Refresh
+from qo.core.pipeline.dag import Job, Refresh, Strategy
 from qo.core.pipeline.part_maps import PartMap, map_inputs
 from qo.core.pipeline.plan import PlannedInput, PlannedOutput
+
+T = TypeVar("T")
 
 
 class VersionStatus(StrEnum):
@@ -85,13 +88,19 @@ class Topology:
     jobs: Mapping[str, LiveJob]  # By edition.
     current: Mapping[str, str]  # Current generation by dataset: that of the active version.
     paused: Mapping[str, str]  # Reason by "dag" or "dag.job", as a person gave it.
+    of_dag: Mapping[str, tuple[LiveJob, ...]] = field(default_factory=dict[str, tuple[LiveJob, ...]])
     readers: Mapping[str, tuple[Reader, ...]] = field(default_factory=dict[str, tuple[Reader, ...]])  # By dataset.
+    makers: Mapping[str, tuple[LiveJob, ...]] = field(
+        default_factory=dict[str, tuple[LiveJob, ...]]
+    )  # By dataset.
     generations: frozenset[str] = frozenset()  # Those that a live version makes.
     # By edition: the length of the longest chain of jobs upstream of it.
     depth: Mapping[str, int] = field(default_factory=dict[str, int])
     refreshing: tuple[LiveJob, ...] = ()  # Jobs with inputs whose changes rebuild something.
     # Datasets that these jobs read by such inputs, or make: a commit to one may make something stale.
     compared: frozenset[str] = frozenset()
+    # How many tasks of a logical job may be under way at once, for each job with such a limit.
+    concurrency: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def consumers(self, dataset_id: str, generation_id: str) -> list[Reader]:
         """Return the readers that something new in this generation triggers."""
@@ -109,13 +118,6 @@ class Topology:
         """Return why a job is paused; None if it is not. The reason may be empty."""
         return self.paused.get(job.name, self.paused.get(job.dag))
 
-    def producers(self, job: LiveJob) -> Iterable[LiveJob]:
-        """Return the live jobs whose outputs this one reads."""
-        read = {each.dataset_id for each in job.inputs}
-        return [
-            other for other in self.jobs.values() if any(output.dataset_id in read for output in other.outputs)
-        ]
-
 
 def pause_text(reason: str) -> str:
     """Return a pause in words; it may have no reason."""
@@ -132,18 +134,48 @@ def build_topology(
         if present is None or job.status is VersionStatus.ACTIVE:
             by_edition[job.edition_id] = job
     by_edition = _with_maps(by_edition, current)
+    of_dag: dict[str, list[LiveJob]] = {}
     readers: dict[str, list[Reader]] = {}
+    makers: dict[str, list[LiveJob]] = {}
     for job in by_edition.values():
+        of_dag.setdefault(job.dag, []).append(job)
         for each in job.inputs:
             readers.setdefault(each.dataset_id, []).append(Reader(job, each))
-    generations = frozenset(output.generation_id for job in by_edition.values() for output in job.outputs)
-    frozen = {dataset: tuple(its_readers) for dataset, its_readers in readers.items()}
+        for output in job.outputs:
+            makers.setdefault(output.dataset_id, []).append(job)
     refreshing = tuple(job for job in by_edition.values() if job.refreshing)
-    compared = frozenset(
-        each.dataset_id for job in refreshing for some in (job.refreshing, job.outputs) for each in some
+    return Topology(
+        epoch,
+        by_edition,
+        current,
+        paused,
+        of_dag=_frozen(of_dag),
+        readers=_frozen(readers),
+        makers=_frozen(makers),
+        generations=frozenset(output.generation_id for job in by_edition.values() for output in job.outputs),
+        depth=_depths(by_edition.values(), makers),
+        refreshing=refreshing,
+        compared=frozenset(
+            each.dataset_id for job in refreshing for some in (job.refreshing, job.outputs) for each in some
+        ),
+        concurrency=_concurrency_limits(by_edition.values()),
     )
-    depths = _depths(by_edition.values())
-    return Topology(epoch, by_edition, current, paused, frozen, generations, depths, refreshing, compared)
+
+
+def _frozen(lists: Mapping[str, list[T]]) -> dict[str, tuple[T, ...]]:
+    return {key: tuple(values) for key, values in lists.items()}
+
+
+def _concurrency_limits(jobs: Iterable[LiveJob]) -> dict[str, int]:
+    limits: dict[str, int] = {}
+    for job in jobs:
+        # Of two tasks that read the same changes, only one can commit: the second would work in vain.
+        one = 1 if job.job.execution_strategy is Strategy.PER_CHANGE else None
+        limit = one or job.job.scaling.max_concurrency
+        if limit is not None:
+            # Two live versions of a job may have different limits: neither is exceeded.
+            limits[job.logical_id] = min(limit, limits.get(job.logical_id, limit))
+    return limits
 
 
 def _with_maps(jobs: Mapping[str, LiveJob], current: Mapping[str, str]) -> dict[str, LiveJob]:
@@ -163,14 +195,9 @@ def _with_maps(jobs: Mapping[str, LiveJob], current: Mapping[str, str]) -> dict[
     return mapped
 
 
-def _depths(jobs: Iterable[LiveJob]) -> dict[str, int]:
-    listed = list(jobs)
-    makers: dict[str, list[LiveJob]] = {}
-    for job in listed:
-        for output in job.outputs:
-            makers.setdefault(output.dataset_id, []).append(job)
+def _depths(jobs: Iterable[LiveJob], makers: Mapping[str, Iterable[LiveJob]]) -> dict[str, int]:
     depth: dict[str, int] = {}
-    for job in listed:
+    for job in jobs:
         if job.edition_id not in depth:
             _record_depths(job, makers, depth)
     return depth

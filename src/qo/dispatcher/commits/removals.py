@@ -59,7 +59,7 @@ def remove(
     live = topology.load(tx)
     outputs = [
         _LiveOutput(job, output.generation_id)
-        for _, job in sorted(live.jobs.items())
+        for job in sorted(live.makers.get(ref.id, ()), key=lambda job: job.edition_id)
         for output in job.outputs
         if output.dataset_id == ref.id
     ]

@@ -95,8 +95,8 @@ def take_over(tx: Tx, live: Topology, dag: str, by: str) -> int:
     While the version was staged its tasks waited, and the version that served went on.
     """
     cancelled = 0
-    for job in live.jobs.values():
-        if job.dag != dag or not has_effects(job) or not job.inputs:
+    for job in live.of_dag.get(dag, ()):
+        if not has_effects(job) or not job.inputs:
             continue
         others = _others(tx, job)
         if not others:

@@ -97,7 +97,9 @@ def _editions(
     live: Topology, dag: str, job: str, kind: SourceKind | None, edition_id: str | None
 ) -> list[LiveJob]:
     name = f"{dag}.{job}"
-    editions = [each for each in live.jobs.values() if each.name == name and edition_id in (None, each.edition_id)]
+    editions = [
+        each for each in live.of_dag.get(dag, ()) if each.job.name == job and edition_id in (None, each.edition_id)
+    ]
     if not editions:
         raise NotFound(f"there is no live source {name}: deploy it, or see which there are with qo source list")
     for each in editions:

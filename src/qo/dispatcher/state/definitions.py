@@ -38,6 +38,8 @@ dag_versions = sa.Table(
     column("activated_at", Instant, null=True),
     column("replaced_version_id", Id, null=True),  # What was active before it.
     column("ended_at", Instant, null=True),  # When it stopped being live; null: it is live.
+    # Of the topology, when the rows of its jobs, inputs and outputs were last written.
+    column("jobs_epoch", sa.BigInteger, server_default="0"),
     sa.UniqueConstraint("dag", "content_hash"),
     sa.UniqueConstraint("dag", "number"),
     sa.Index("ix_dag_versions_live", "status", **where("status IN ('staged', 'ready', 'active')")),

@@ -10,18 +10,15 @@ where one writer runs at a time, no lock is needed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-import msgspec
 import sqlalchemy as sa
 
-from qo.core.pipeline.dag import Job
-from qo.core.pipeline.plan import PlannedInput, PlannedOutput
-from qo.core.pipeline.topology import LIVE, LiveJob, Topology, VersionStatus, build_topology
-from qo.dispatcher.state import schema
+from qo.core.pipeline.topology import Topology, build_topology
+from qo.dispatcher.state import schema, version_jobs
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.state.prepared import Prepared
+from qo.dispatcher.state.version_jobs import VersionJobs
 from qo.errors import Unavailable
 from qo.pipeline.registry import DEFAULT, Registry
 
@@ -32,33 +29,10 @@ LOCK = 0x716F746F  # "qoto": no other lock in the database has this number.
 _EPOCH = Prepared(sa.select(schema.topology.c.epoch).where(schema.topology.c.id == 1))
 # With the time, which almost every transaction needs: one round trip less.
 _EPOCH_AND_TIME = "SELECT epoch, clock_timestamp() FROM topology WHERE id = 1"
-_IS_LIVE = schema.dag_versions.c.status.in_(sorted(LIVE))
-_JOBS = (
-    sa.select(schema.jobs, schema.dag_versions.c.number, schema.dag_versions.c.status)
-    .join(schema.dag_versions, schema.dag_versions.c.id == schema.jobs.c.version_id)
-    .where(_IS_LIVE)
-    .order_by(schema.jobs.c.dag, schema.dag_versions.c.number, schema.jobs.c.name)
-)
-_INPUTS = (
-    sa.select(schema.job_inputs)
-    .join(schema.jobs, schema.jobs.c.id == schema.job_inputs.c.job_id)
-    .join(schema.dag_versions, schema.dag_versions.c.id == schema.jobs.c.version_id)
-    .where(_IS_LIVE)
-    .order_by(schema.job_inputs.c.job_id, schema.job_inputs.c.position)
-)
-_OUTPUTS = (
-    sa.select(schema.version_generations, schema.datasets.c.job, schema.datasets.c.output)
-    .join(schema.datasets, schema.datasets.c.id == schema.version_generations.c.dataset_id)
-    .join(schema.dag_versions, schema.dag_versions.c.id == schema.version_generations.c.version_id)
-    .where(_IS_LIVE)
-    .order_by(schema.version_generations.c.version_id, schema.datasets.c.job, schema.datasets.c.output)
-)
-_CURRENT = sa.select(schema.version_generations.c.dataset_id, schema.version_generations.c.generation_id).join(
-    schema.dags, schema.dags.c.active_version_id == schema.version_generations.c.version_id
-)
 _PAUSES = sa.select(schema.pauses.c.scope, schema.pauses.c.reason)
 
 _loaded: WeakKeyDictionary[sa.Pool, Topology] = WeakKeyDictionary()  # The last topology of each database.
+_versions: WeakKeyDictionary[sa.Pool, Mapping[str, VersionJobs]] = WeakKeyDictionary()  # What it was made of.
 _registries: WeakKeyDictionary[sa.Pool, Registry] = WeakKeyDictionary()  # Where it is not the default.
 _changing: WeakSet[Tx] = WeakSet()  # Transactions that incremented the epoch: what they see may be rolled back.
 
@@ -68,6 +42,7 @@ def use_registry(state: State, registry: Registry) -> None:
     pool = state.engine.pool
     _registries[pool] = registry
     _loaded.pop(pool, None)
+    _versions.pop(pool, None)
 
 
 def registry_of(tx: Tx) -> Registry:
@@ -106,12 +81,18 @@ def hold(tx: Tx) -> int:
     return _lock_epoch(tx, alone=True)
 
 
-def bump(tx: Tx) -> int:
-    """Increment the epoch, because the topology changes in this transaction, and return it."""
+def bump(tx: Tx, *, rewritten: str | None = None) -> int:
+    """Increment the epoch, because the topology changes in this transaction, and return it.
+
+    ``rewritten``: the version whose jobs, inputs or outputs the transaction has written.
+    """
     _changing.add(tx)
     tx.cache.pop(_CACHE_KEY, None)
     epoch = hold(tx) + 1
     tx.execute(sa.update(schema.topology).where(schema.topology.c.id == 1).values(epoch=epoch))
+    if rewritten is not None:
+        table = schema.dag_versions
+        tx.execute(sa.update(table).where(table.c.id == rewritten).values(jobs_epoch=epoch))
     return epoch
 
 
@@ -133,64 +114,18 @@ def _epoch(tx: Tx, *first: str) -> int:
 
 
 def _read(tx: Tx, epoch: int) -> Topology:
-    inputs, outputs, registry = _inputs(tx), _outputs(tx), registry_of(tx)
-    jobs = [
-        _live_job(
-            row,
-            registry,
-            tuple(inputs.get(row.id, ())),
-            tuple(outputs.get((row.version_id, row.name), ())),
-        )
-        for row in tx.execute(_JOBS)
-    ]
+    registry = registry_of(tx)
+    versions = version_jobs.read(tx, registry, _versions.get(tx.pool, {}))
+    if tx not in _changing:
+        _versions[tx.pool] = versions
     return build_topology(
         epoch,
-        jobs,
-        {row.dataset_id: row.generation_id for row in tx.execute(_CURRENT)},
+        [job for version in versions.values() for job in version.jobs],
+        {
+            dataset: generation
+            for version in versions.values()
+            if version.serves
+            for dataset, generation in version.generations.items()
+        },
         {row.scope: row.reason for row in tx.execute(_PAUSES)},
     )
-
-
-def _live_job(
-    row: Any, registry: Registry, inputs: tuple[PlannedInput, ...], outputs: tuple[PlannedOutput, ...]
-) -> LiveJob:
-    job = msgspec.convert(row.definition, Job)
-    missing, runtime = registry.missing_reason(job), registry.runtimes.get(job.runtime)
-    # The row says what the registry said at the deploy; what it says now counts, if it knows the job.
-    return LiveJob(
-        id=row.id,
-        edition_id=row.edition_id,
-        logical_id=row.logical_id,
-        dag=row.dag,
-        version_id=row.version_id,
-        version_number=row.number,
-        status=VersionStatus(row.status),
-        queue=(runtime.queue_of(job) if runtime is not None else None) or row.queue,
-        job=job,
-        config_hash=row.config_hash,
-        inputs=inputs,
-        outputs=outputs,
-        timeout_s=row.timeout_seconds if runtime is None else runtime.timeout_s(job),
-        bundle=row.bundle,
-        missing=missing,
-    )
-
-
-def _inputs(tx: Tx) -> Mapping[str, list[PlannedInput]]:
-    """Return the inputs of all live jobs, by the id of the job's row."""
-    inputs: dict[str, list[PlannedInput]] = {}
-    for row in tx.execute(_INPUTS):
-        planned = PlannedInput(
-            row.position, row.name, row.dataset_id, row.generation_id, row.trigger_, row.where_ or {}
-        )
-        inputs.setdefault(row.job_id, []).append(planned)
-    return inputs
-
-
-def _outputs(tx: Tx) -> Mapping[tuple[str, str], list[PlannedOutput]]:
-    """Return the outputs of all live jobs, by version and name of the job."""
-    outputs: dict[tuple[str, str], list[PlannedOutput]] = {}
-    for row in tx.execute(_OUTPUTS):
-        planned = PlannedOutput(row.output, row.dataset_id, row.generation_id)
-        outputs.setdefault((row.version_id, row.job), []).append(planned)
-    return outputs

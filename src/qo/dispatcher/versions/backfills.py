@@ -179,9 +179,7 @@ def open_tasks(tx: Tx, row: Row) -> int:
 
 def _job(tx: Tx, live: Topology, dag: str, name: str) -> LiveJob:
     jobs = [
-        each
-        for each in live.jobs.values()
-        if each.dag == dag and each.job.name == name and each.status is VersionStatus.ACTIVE
+        each for each in live.of_dag.get(dag, ()) if each.job.name == name and each.status is VersionStatus.ACTIVE
     ]
     if not jobs:
         overview.require(tx, dag, name)

@@ -15,6 +15,7 @@ A DAG has at most one version that is staged or ready. Deploying another one aba
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -58,14 +59,14 @@ def deploy(
     belongs to another DAG, for one that another DAG still reads, and for a version that was rolled back.
     """
     topology.hold(tx)
-    target = plan_version(tx, dag)
+    target = _plan_version(tx, dag)
     _require_runtimes(target, registry)
     job_code.check(tx, dag, bundle)
-    changes = _diff(tx, target)
+    changes = _compare(tx, target).changes
     earlier = _find_same_content(tx, target)
     if earlier is not None and earlier["status"] in LIVE:
         if job_code.adopt(tx, earlier["id"], bundle, missing_bundles):
-            topology.bump(tx)
+            topology.bump(tx, rewritten=earlier["id"])
         return _answer(earlier, changes, created=False, changed=False)
     if earlier is not None and changes.rolled_back and not again:
         raise Refused(
@@ -87,9 +88,21 @@ def deploy(
 
 def diff(tx: Tx, dag: Dag, registry: Registry) -> DiffAnswer:
     """Return what deploying a DAG would change. Raises as ``deploy`` does."""
-    target = plan_version(tx, dag)
+    return compare(tx, dag, registry).changes
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    target: Plan  # Of the version that deploying would create.
+    serving: Plan | None  # Of the active version.
+    changes: DiffAnswer
+
+
+def compare(tx: Tx, dag: Dag, registry: Registry) -> Comparison:
+    """Compare a DAG with its active version. Raises as ``deploy`` does."""
+    target = _plan_version(tx, dag)
     _require_runtimes(target, registry)
-    return _diff(tx, target)
+    return _compare(tx, target)
 
 
 def _require_runtimes(target: Plan, registry: Registry) -> None:
@@ -103,7 +116,7 @@ def _require_runtimes(target: Plan, registry: Registry) -> None:
             )
 
 
-def plan_version(tx: Tx, dag: Dag) -> Plan:
+def _plan_version(tx: Tx, dag: Dag) -> Plan:
     """Return the plan of the version that deploying would create. Raises as ``deploy`` does."""
     target = plan(dag, publishing.resolve(tx, dag))
     publishing.check(tx, target)
@@ -122,12 +135,13 @@ def _rollback_details(changes: DiffAnswer) -> str:
     return at + (f" by {changes.rolled_back_by}" if changes.rolled_back_by is not None else "")
 
 
-def _diff(tx: Tx, target: Plan) -> DiffAnswer:
+def _compare(tx: Tx, target: Plan) -> Comparison:
     earlier = _find_same_content(tx, target)
     rollback = records.find_rollback(tx, earlier)
     now = cutover.active(tx, target.dag.name)
-    changes = differences.diff(cutover.stored_plan(tx, now) if now is not None else None, target)
-    return DiffAnswer(
+    serving = cutover.stored_plan(tx, now) if now is not None else None
+    changes = differences.diff(serving, target)
+    answer = DiffAnswer(
         dag=target.dag.name,
         against=now["number"] if now is not None else None,
         same=now is not None and now["content_hash"] == target.content_hash,
@@ -142,6 +156,7 @@ def _diff(tx: Tx, target: Plan) -> DiffAnswer:
         rolled_back_at=rollback.at if rollback is not None else None,
         rolled_back_by=rollback.by if rollback is not None else None,
     )
+    return Comparison(target, serving, answer)
 
 
 def _write_version(tx: Tx, target: Plan, source: str, by: str, earlier: sa.RowMapping | None) -> str:
@@ -276,7 +291,7 @@ def _stage(tx: Tx, target: Plan, version_id: str, by: str, *, rebuilds: bool) ->
         .where(_versions.c.id == version_id)
         .values(status=status, ready_at=None if rebuilds else tx.now, ended_at=None)
     )
-    epoch = topology.bump(tx)
+    epoch = topology.bump(tx, rewritten=version_id)
     if waiting is not None:
         cutover.abandon(tx, dag, waiting["number"], by)
     bulk_changes.revive(tx, _editions(target.jobs), token=derive_id("revive", version_id, epoch))

@@ -17,7 +17,7 @@ from qo.core.pipeline.dag import Dag, Join, Strategy
 from qo.core.pipeline.plan import Plan, PlannedInput, PlannedJob
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.versions import composed_counts, cutover, deploy, partition_counts
+from qo.dispatcher.versions import composed_counts, deploy, partition_counts
 from qo.errors import NotFound
 from qo.pipeline.registry import Registry
 
@@ -33,10 +33,9 @@ def forecast(
 
     ``job``: only this one. Raises as ``deploy`` does, and NotFound for a job that would not be rebuilt.
     """
-    changes = deploy.diff(tx, dag, registry)
-    target = deploy.plan_version(tx, dag)
-    serving = cutover.active(tx, dag.name)
-    sizes = _Sizes(tx, target, None if serving is None else cutover.stored_plan(tx, serving))
+    comparison = deploy.compare(tx, dag, registry)
+    target, changes = comparison.target, comparison.changes
+    sizes = _Sizes(tx, target, comparison.serving)
     rebuilt = [each for each in changes.rebuilt if job in (None, each.job)]
     if job is not None and not rebuilt:
         raise NotFound(f"{job!r} is not among the jobs that would be rebuilt: see qo plan without it")

@@ -14,12 +14,15 @@ import sqlalchemy as sa
 from qo.core.pipeline.dag import Dag, SinkKind
 from qo.core.pipeline.plan import Plan, outside_datasets
 from qo.core.pipeline.sink import SINK_FIELDS, Sink, find_sink
+from qo.core.pipeline.topology import Topology
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx, batches
 from qo.errors import Refused, UsageError
 
 _publications = schema.publications
 SHOWN_MAX = 10
+
+_JobName = tuple[str, str]  # Of a DAG and of a job of it.
 
 
 def list_names(tx: Tx) -> dict[str, str]:
@@ -90,24 +93,44 @@ def _check_sinks(tx: Tx, plan: Plan) -> None:
 
 def check_loop(tx: Tx, plan: Plan) -> None:
     """Raises Refused if data would come back to this DAG through others: events would circulate for ever."""
-    own = plan.dag.name
-    reads = {f"{own}.{job.job.name}": {each.dataset_id for each in job.inputs} for job in plan.jobs}
-    writers = {output.dataset_id: {f"{own}.{job.job.name}"} for job in plan.jobs for output in job.outputs}
-    for job in topology.load(tx).jobs.values():
-        if job.dag == own:
-            continue
-        # Two live editions of a job are one here: either may be the one that stays.
-        reads.setdefault(job.name, set()).update(each.dataset_id for each in job.inputs)
-        for output in job.outputs:
-            writers.setdefault(output.dataset_id, set()).add(job.name)
-    needs = {
-        name: {writer for dataset in read for writer in writers.get(dataset, ())} for name, read in reads.items()
-    }
     try:
-        TopologicalSorter(needs).prepare()
+        TopologicalSorter(_needs_downstream(topology.load(tx), plan)).prepare()
     except CycleError as error:
-        cycle = " > ".join(error.args[1])
+        cycle = " > ".join(f"{dag}.{job}" for dag, job in error.args[1])
         raise Refused(f"data would flow in a circle: {cycle}; remove one of these inputs") from None
+
+
+def _needs_downstream(live: Topology, plan: Plan) -> dict[_JobName, set[_JobName]]:
+    """Return the jobs of the plan and all that their data reach, each with those of them that it reads.
+
+    DAGs that read nothing of this one are not looked at, however many there are.
+    """
+    own = plan.dag.name
+    makes = {(own, job.job.name): {output.dataset_id for output in job.outputs} for job in plan.jobs}
+    own_readers: dict[str, set[_JobName]] = {}
+    for job in plan.jobs:
+        for each in job.inputs:
+            own_readers.setdefault(each.dataset_id, set()).add((own, job.job.name))
+    needs: dict[_JobName, set[_JobName]] = {name: set() for name in makes}
+    ahead = list(needs)
+    while ahead:
+        name = ahead.pop()
+        for dataset in makes[name] if name in makes else _outputs(live, name):
+            jobs = (reader.job for reader in live.readers.get(dataset, ()))
+            others = {(job.dag, job.job.name) for job in jobs if job.dag != own}
+            for reader in others | own_readers.get(dataset, set()):
+                if reader not in needs:
+                    needs[reader] = set()
+                    ahead.append(reader)
+                needs[reader].add(name)
+    return needs
+
+
+def _outputs(live: Topology, name: _JobName) -> set[str]:
+    """Return what the live jobs of that name make. Two editions of a job are one here: either may be the one that
+    stays."""
+    dag, job = name
+    return {output.dataset_id for each in live.of_dag[dag] if each.job.name == job for output in each.outputs}
 
 
 def check_inputs(tx: Tx, dag: Dag, planned: Mapping[str, str]) -> None:

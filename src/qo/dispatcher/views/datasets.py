@@ -95,7 +95,7 @@ def _keys(live: Topology, dataset_id: str, current: str | None) -> list[str]:
     """Return the columns that are a key by the job of the current generation, or of one that is being built."""
     outputs = [
         (job.job, output)
-        for job in live.jobs.values()
+        for job in live.makers.get(dataset_id, ())
         for output in job.outputs
         if output.dataset_id == dataset_id
     ]

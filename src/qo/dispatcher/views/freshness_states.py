@@ -29,7 +29,7 @@ def find_freshness(tx: Tx, live: Topology, dataset_id: str) -> list[FreshnessSta
     """Return how fresh a dataset is, for each declaration of the job that makes it in the active version."""
     return [
         _state(tx, generation, expectation, dataset)
-        for job in live.jobs.values()
+        for job in live.makers.get(dataset_id, ())
         for dataset, generation, expectation in _declared(job)
         if dataset == dataset_id
     ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from qo.core.pipeline.gates import Cap, Grants, InFlight, Waiting, closed_reason, concurrency_limits, open_gates
+from qo.core.pipeline.gates import Cap, Grants, InFlight, Waiting, closed_reason, open_gates
 from qo.core.pipeline.states import EffectKind
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.engine.release_limits import Limits
@@ -146,8 +146,7 @@ def _lock_limits(tx: Tx, live: Topology, limits: Limits) -> set[str] | None:
 
 
 def _names_of(live: Topology, limits: Limits, editions: Iterable[str]) -> dict[str, set[str]]:
-    logical = concurrency_limits(live).keys()
-    return {each: _limit_names(live, limits, logical, each) for each in editions}
+    return {each: _limit_names(live, limits, each) for each in editions}
 
 
 def lock_names(tx: Tx, names: Mapping[str, Collection[str]], *, wait: bool = True) -> set[str]:
@@ -168,15 +167,15 @@ def _lock_of(name: str) -> str:
     return str(zlib.crc32(name.encode()) % LOCKS_MAX)
 
 
-def _limit_names(live: Topology, limits: Limits, logical: Collection[str], edition: str) -> set[str]:
-    """Return the names of the limits that count for an edition. ``logical``: jobs with a limit of their own."""
+def _limit_names(live: Topology, limits: Limits, edition: str) -> set[str]:
+    """Return the names of the limits that count for an edition."""
     job = live.jobs.get(edition)
     if job is None:
         return set()
     names = {f"queue:{job.queue}"}
     if job.job.operator in limits.operators:
         names.add(f"operator:{job.job.operator}")
-    if job.logical_id in logical:
+    if job.logical_id in live.concurrency:
         names.add(f"job:{job.logical_id}")
     # Limits of a runtime count over its queues.
     return names | {f"cap:{cap.what}" for cap in limits.caps if cap.covers(job.queue, job.job.operator)}
@@ -190,7 +189,7 @@ def _grant(tx: Tx, live: Topology, limits: Limits, limit: int, registry: Registr
     """Decide how many tasks of each of these editions may be released."""
     if not due:
         return Grants({}, {})
-    held = _held_editions(tx, live, registry)
+    held = _held_editions(tx, live, registry, due)
     held |= side_inputs.holds(tx, live, [edition for edition in due if closed_reason(live, edition, held) is None])
     open_ = [edition for edition in due if closed_reason(live, edition, held) is None]
     # Only open jobs are counted, so the backlog of a paused DAG costs nothing.
@@ -210,7 +209,7 @@ def _grant(tx: Tx, live: Topology, limits: Limits, limit: int, registry: Registr
 def _in_flight(tx: Tx, live: Topology, editions: Iterable[str], limits: Limits) -> InFlight:
     """Count tasks in flight, for jobs that have a limit and something to release."""
     jobs = [live.jobs[each] for each in editions]
-    logical = sorted({job.logical_id for job in jobs} & concurrency_limits(live).keys())
+    logical = sorted({job.logical_id for job in jobs} & live.concurrency.keys())
     operators = sorted({job.job.operator for job in jobs} & limits.operators.keys())
     queues = {job.queue for job in jobs} if limits.queue_depth is not None else set[str]()
     return InFlight(
@@ -236,10 +235,12 @@ def _depth(tx: Tx, queue: str, most: int) -> int:
     return scans.depth(tx, queue, most)
 
 
-def _held_editions(tx: Tx, live: Topology, registry: Registry) -> dict[str, str]:
+def _held_editions(tx: Tx, live: Topology, registry: Registry, editions: Iterable[str]) -> dict[str, str]:
+    """Return why something other than a limit holds these editions back, and others that backpressure pauses."""
     held = dict(backpressure.paused(tx, live))
-    for edition, job in live.jobs.items():
-        if (reason := job.missing or registry.missing_reason(job.job)) is not None:
+    for edition in editions:
+        job = live.jobs.get(edition)
+        if job is not None and (reason := job.missing or registry.missing_reason(job.job)) is not None:
             held[edition] = reason
     return held
 
