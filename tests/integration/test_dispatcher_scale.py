@@ -12,18 +12,21 @@ import sqlalchemy as sa
 
 from qo.api.contract.garbage import JudgeRequest
 from qo.core.pipeline import pressure
+from qo.core.pipeline.plan import plan
 from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.attempts import completion
 from qo.dispatcher.commits import replacing
 from qo.dispatcher.engine import garbage
 from qo.dispatcher.engine.loops import invalidation, release
 from qo.dispatcher.engine.release_limits import Limits
-from qo.dispatcher.state import scans, schema, topology
+from qo.dispatcher.state import scans, schema, topology, version_jobs
 from qo.dispatcher.state.database import State, Tx
+from qo.dispatcher.state.topology import use_registry
 from qo.dispatcher.tasks import backlog, backpressure, operator_actions
 from qo.dispatcher.tasks.creation import NewTask, create
 from qo.dispatcher.tasks.dedupe_keys import backfill_prefix
-from qo.dispatcher.versions import pausing, side_inputs
+from qo.dispatcher.versions import deploy, pausing, publishing, side_inputs
+from qo.pipeline.registry import DEFAULT, Registry
 from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
 from support.dispatcher.states import Clock, opened
 from support.servers.postgres import PostgresServer
@@ -262,6 +265,86 @@ def test_editions_that_may_go_are_counted_together(state: State) -> None:
     each_edition = len([one for one, _ in asked if one.startswith("SELECT tasks.id")])
     assert each_edition == 40, "to choose and lock them takes one statement for each edition"
     assert len(asked) < 40 + 40
+
+
+def test_a_change_of_one_pipeline_reads_the_jobs_of_no_other(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(5):
+        deployed(state, dag(f"other{n}", source("s"), job("t", reads="s")))
+    read: list[str] = []
+    live_job = version_jobs._live_job  # pyright: ignore[reportPrivateUsage]
+
+    def noted_job(row: Any, *rest: Any) -> LiveJob:
+        read.append(f"{row.dag}.{row.name}")
+        return live_job(row, *rest)
+
+    monkeypatch.setattr(version_jobs, "_live_job", noted_job)
+    before = deployed(state, chain(3))
+    assert set(read) == {"long.j0", "long.j1", "long.j2"}
+    read.clear()
+    with state.write() as tx:
+        pausing.pause(tx, "other1", "a test", "ada")
+    after = loaded(state)
+    assert (after.epoch > before.epoch, read) == (True, []), "a pause writes no job"
+    use_registry(state, DEFAULT)
+    assert loaded(state) == after, "and what was kept is what is there"
+    assert len(read) == 3 + 5 * 2
+
+
+def test_jobs_that_were_written_anew_are_read_again(state: State) -> None:
+    """A version that is deployed again after another has the same id, and may have other rows."""
+    first, second = chain(2), edited(chain(2), "j1", config={"v": 2})
+    for wanted_dag in (first, second, first, second):
+        staged(state, wanted_dag)
+        kept = loaded(state)
+        use_registry(state, DEFAULT)
+        assert loaded(state) == kept
+
+
+def test_a_deploy_that_is_rolled_back_leaves_nothing_of_itself_in_memory(state: State) -> None:
+    before = deployed(state, chain(2))
+
+    def fail() -> None:
+        with state.write() as tx:
+            deploy.deploy(tx, chain(3), "", "tests", DEFAULT)
+            assert len(topology.load(tx).jobs) == 3, "it sees what it has written"
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert loaded(state) == before
+    assert len(_next(state, chain(4)).jobs) == 4, "another at the same epoch is read"
+
+
+def test_a_plan_looks_at_no_pipeline_that_its_data_does_not_reach(state: State) -> None:
+    changed = edited(chain(4), "j2", config={"v": 2})
+    deployed(state, chain(4))
+    looked_at: list[int] = []
+    for n in (0, 6):
+        for each in range(n):
+            deployed(state, dag(f"other{each}", source("s"), job("t", reads="s")))
+        with state.read() as tx:
+            needs = publishing._needs_downstream(topology.load(tx), plan(changed))  # pyright: ignore[reportPrivateUsage]
+        looked_at.append(len(needs))
+    assert looked_at == [4, 4]
+
+
+def test_only_what_is_due_is_asked_whether_something_else_holds_it_back(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = deployed(state, chain(20))
+    wanted(state, live(top, "long.j3"))
+    asked: list[str] = []
+    missing_reason = Registry.missing_reason
+
+    def noted_reason(registry: Registry, of: Any) -> str | None:
+        asked.append(of.name)
+        return missing_reason(registry, of)
+
+    monkeypatch.setattr(Registry, "missing_reason", noted_reason)
+    assert release.tick(state, Limits()) == 1
+    assert set(asked) == {"j3"}
 
 
 def test_a_heartbeat_works_out_once_who_is_paused(state: State, monkeypatch: pytest.MonkeyPatch) -> None:

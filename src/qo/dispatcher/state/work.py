@@ -40,7 +40,7 @@ deliveries = sa.Table(
     column("partition_key", Name, null=True),
     column("outcome", sa.String(12)),  # DeliveryOutcome
     column("reason", sa.Text, null=True),
-    column("task_id", Id, null=True, index=True),
+    column("task_id", Id, null=True),
     sa.Index(
         "ix_deliveries_pending", "edition_id", "partition_key", **where(f"outcome = '{DeliveryOutcome.PENDING}'")
     ),
