@@ -158,7 +158,7 @@ def _rebuild_costs(sides: Sequence[_Side], calls: Sequence[ApiCalls]) -> dict[st
         add_rebuild(side.state, side.keys)
         note("rebuild progress", min(api.ask("rebuild") for _ in range(3)))
         note("deploy and cancel", api.deploy("two"))
-        if side.keys > bulk_changes.CHUNK:  # Else the call itself has cancelled all.
+        if side.keys > bulk_changes.AT_ONCE:  # Else the call itself has cancelled all.
             note("cancel step", _timed(partial(bulk_change.tick, side.state)))
         api.send("PUT", "/v1/dags/shop/active", b'{"version": 4, "force": true}', "application/json")
         add_rebuild(side.state, side.keys)

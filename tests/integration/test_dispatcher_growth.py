@@ -130,6 +130,7 @@ def test_a_status_that_no_task_has_costs_a_look_up(postgres_server: PostgresServ
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_changes, "CHUNK", CHUNK)
+    monkeypatch.setattr(bulk_changes, "AT_ONCE", CHUNK)
 
 
 def rebuilding_state(state: State, tasks: int = 4 * CHUNK) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from qo.core.pipeline.topology import Topology
+from qo.core.pipeline.topology import Topology, VersionStatus, build_topology
 from support.dispatcher.topologies import job, topology_of
 
 pytestmark = pytest.mark.fast
@@ -38,3 +40,27 @@ def test_a_circle_that_several_dags_make_together_has_an_end() -> None:
 
 def test_a_job_that_reads_what_it_made_is_no_deeper_for_that() -> None:
     assert topology_of(job("a", "spark", "a")).depth == {"a": 0}
+
+
+def test_what_is_kept_of_unchanged_dags_changes_nothing() -> None:
+    """Of DAGs that read each other, that have two versions, and that come and go."""
+    orders, clean = job("orders", "dispatcher"), job("clean", "spark", "orders", most=2)
+    better = job("clean2", "spark", "orders", most=1, logical="clean", status=VersionStatus.STAGED)
+    outside = replace(job("report", "spark", "clean", "rates"), dag="reports")
+    rates = replace(job("rates", "dispatcher", "report"), dag="rates")
+    known: Topology | None = None
+    kept: list[bool] = []
+    for jobs in (
+        [orders, clean],
+        [orders, clean, outside],
+        [orders, clean, better, outside],
+        [orders, better, outside, rates],
+        [orders, clean, rates],
+        [orders, clean, rates],
+    ):
+        fresh = build_topology(1, jobs, {}, {})
+        again = build_topology(1, jobs, {}, {}, known)
+        assert again == fresh
+        kept.append(known is not None and again.dags["shop"] is known.dags.get("shop"))
+        known = again
+    assert kept == [False, True, False, False, False, True]

@@ -6,16 +6,15 @@ reconciliation and backpressure use it, so that none of them has to query for st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TypeVar
+from operator import is_
 
 from qo.core.pipeline.dag import Job, Refresh, Strategy
 from qo.core.pipeline.part_maps import PartMap, map_inputs
+from qo.core.pipeline.partitions import Partitions
 from qo.core.pipeline.plan import PlannedInput, PlannedOutput
-
-T = TypeVar("T")
 
 
 class VersionStatus(StrEnum):
@@ -83,12 +82,27 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveDag:
+    """The live jobs of one DAG, indexed. It is kept for as long as they stay the same objects."""
+
+    listed: tuple[LiveJob, ...]  # Of all live versions.
+    jobs: tuple[LiveJob, ...]  # One of each edition, with maps.
+    readers: Mapping[str, tuple[Reader, ...]]  # By dataset, also of other DAGs.
+    makers: Mapping[str, tuple[LiveJob, ...]]  # By dataset.
+    generations: frozenset[str]
+    refreshing: tuple[LiveJob, ...]
+    concurrency: Mapping[str, int]
+    depth: Mapping[str, int] | None  # None: it depends on other DAGs.
+    is_partitioned: bool  # Some of its jobs declare partitions: their maps depend on what they read.
+
+
+@dataclass(frozen=True, slots=True)
 class Topology:
     epoch: int
     jobs: Mapping[str, LiveJob]  # By edition.
     current: Mapping[str, str]  # Current generation by dataset: that of the active version.
     paused: Mapping[str, str]  # Reason by "dag" or "dag.job", as a person gave it.
-    of_dag: Mapping[str, tuple[LiveJob, ...]] = field(default_factory=dict[str, tuple[LiveJob, ...]])
+    dags: Mapping[str, LiveDag] = field(default_factory=dict[str, LiveDag])
     readers: Mapping[str, tuple[Reader, ...]] = field(default_factory=dict[str, tuple[Reader, ...]])  # By dataset.
     makers: Mapping[str, tuple[LiveJob, ...]] = field(
         default_factory=dict[str, tuple[LiveJob, ...]]
@@ -101,6 +115,11 @@ class Topology:
     compared: frozenset[str] = frozenset()
     # How many tasks of a logical job may be under way at once, for each job with such a limit.
     concurrency: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def of_dag(self, dag: str) -> tuple[LiveJob, ...]:
+        """Return the live jobs of a DAG, one of each edition; none if it has no live version."""
+        live = self.dags.get(dag)
+        return live.jobs if live is not None else ()
 
     def consumers(self, dataset_id: str, generation_id: str) -> list[Reader]:
         """Return the readers that something new in this generation triggers."""
@@ -125,45 +144,93 @@ def pause_text(reason: str) -> str:
 
 
 def build_topology(
-    epoch: int, jobs: Iterable[LiveJob], current: Mapping[str, str], paused: Mapping[str, str]
+    epoch: int,
+    jobs: Iterable[LiveJob],
+    current: Mapping[str, str],
+    paused: Mapping[str, str],
+    before: Topology | None = None,
 ) -> Topology:
-    """Index live jobs. Of an edition that is in two versions, the row of the active one counts."""
-    by_edition: dict[str, LiveJob] = {}
-    for job in jobs:
-        present = by_edition.get(job.edition_id)
-        if present is None or job.status is VersionStatus.ACTIVE:
-            by_edition[job.edition_id] = job
-    by_edition = _with_maps(by_edition, current)
-    of_dag: dict[str, list[LiveJob]] = {}
-    readers: dict[str, list[Reader]] = {}
-    makers: dict[str, list[LiveJob]] = {}
-    for job in by_edition.values():
-        of_dag.setdefault(job.dag, []).append(job)
-        for each in job.inputs:
-            readers.setdefault(each.dataset_id, []).append(Reader(job, each))
-        for output in job.outputs:
-            makers.setdefault(output.dataset_id, []).append(job)
-    refreshing = tuple(job for job in by_edition.values() if job.refreshing)
+    """Index live jobs. Of an edition that is in two versions, the row of the active one counts.
+
+    ``before``: an earlier topology. What it has of DAGs whose jobs are the same objects is taken over, which changes
+    nothing but the time that it takes.
+    """
+    dags = _index_dags(jobs, {} if before is None else before.dags, current)
+    live = [job for each in dags.values() for job in each.jobs]
+    makers = {dataset: its_makers for each in dags.values() for dataset, its_makers in each.makers.items()}
+    refreshing = tuple(job for each in dags.values() for job in each.refreshing)
     return Topology(
         epoch,
-        by_edition,
+        {job.edition_id: job for job in live},
         current,
         paused,
-        of_dag=_frozen(of_dag),
-        readers=_frozen(readers),
-        makers=_frozen(makers),
-        generations=frozenset(output.generation_id for job in by_edition.values() for output in job.outputs),
-        depth=_depths(by_edition.values(), makers),
+        dags=dags,
+        readers=_merge_readers(dags.values()),
+        makers=makers,
+        generations=frozenset[str]().union(*(each.generations for each in dags.values())),
+        depth=_depths(dags.values(), makers),
         refreshing=refreshing,
         compared=frozenset(
             each.dataset_id for job in refreshing for some in (job.refreshing, job.outputs) for each in some
         ),
-        concurrency=_concurrency_limits(by_edition.values()),
+        concurrency={logical: most for each in dags.values() for logical, most in each.concurrency.items()},
     )
 
 
-def _frozen(lists: Mapping[str, list[T]]) -> dict[str, tuple[T, ...]]:
-    return {key: tuple(values) for key, values in lists.items()}
+def _index_dags(
+    jobs: Iterable[LiveJob], known: Mapping[str, LiveDag], current: Mapping[str, str]
+) -> dict[str, LiveDag]:
+    listed: dict[str, list[LiveJob]] = {}
+    for job in jobs:
+        listed.setdefault(job.dag, []).append(job)
+    dags = {dag: _known(known.get(dag), own) or _index(own, _editions(own)) for dag, own in listed.items()}
+    partitioned = [dag for dag, each in dags.items() if each.is_partitioned]
+    if partitioned:
+        makers = {
+            output.generation_id: job.job.partitions
+            for each in dags.values()
+            for job in each.jobs
+            for output in job.outputs
+        }
+        for dag in partitioned:
+            dags[dag] = _index(listed[dag], _with_maps(_editions(listed[dag]), makers, current))
+    return dags
+
+
+def _known(dag: LiveDag | None, listed: Sequence[LiveJob]) -> LiveDag | None:
+    """Return the DAG if these are its jobs."""
+    if dag is None or len(dag.listed) != len(listed) or not all(map(is_, dag.listed, listed)):
+        return None
+    return dag
+
+
+def _editions(listed: Iterable[LiveJob]) -> list[LiveJob]:
+    by_edition: dict[str, LiveJob] = {}
+    for job in listed:
+        if job.edition_id not in by_edition or job.status is VersionStatus.ACTIVE:
+            by_edition[job.edition_id] = job
+    return list(by_edition.values())
+
+
+def _index(listed: Iterable[LiveJob], jobs: Sequence[LiveJob]) -> LiveDag:
+    readers: dict[str, list[Reader]] = {}
+    makers: dict[str, list[LiveJob]] = {}
+    for job in jobs:
+        for each in job.inputs:
+            readers.setdefault(each.dataset_id, []).append(Reader(job, each))
+        for output in job.outputs:
+            makers.setdefault(output.dataset_id, []).append(job)
+    return LiveDag(
+        tuple(listed),
+        tuple(jobs),
+        {dataset: tuple(its_readers) for dataset, its_readers in readers.items()},
+        {dataset: tuple(its_makers) for dataset, its_makers in makers.items()},
+        generations=frozenset(output.generation_id for job in jobs for output in job.outputs),
+        refreshing=tuple(job for job in jobs if job.refreshing),
+        concurrency=_concurrency_limits(jobs),
+        depth=_record_all_depths(jobs, makers, {}) if readers.keys() <= makers.keys() else None,
+        is_partitioned=any(job.job.partitions is not None for job in jobs),
+    )
 
 
 def _concurrency_limits(jobs: Iterable[LiveJob]) -> dict[str, int]:
@@ -178,25 +245,44 @@ def _concurrency_limits(jobs: Iterable[LiveJob]) -> dict[str, int]:
     return limits
 
 
-def _with_maps(jobs: Mapping[str, LiveJob], current: Mapping[str, str]) -> dict[str, LiveJob]:
+def _with_maps(
+    jobs: Iterable[LiveJob], makers: Mapping[str, Partitions | None], current: Mapping[str, str]
+) -> list[LiveJob]:
     """Return the jobs with the maps of their inputs. What an input has is known by the job that makes it."""
-    makers = {output.generation_id: job.job.partitions for job in jobs.values() for output in job.outputs}
-    mapped = dict(jobs)
-    for edition, job in jobs.items():
-        if job.job.partitions is None:
-            continue
-        by_position = {
-            each.position: makers.get(each.generation_id or current.get(each.dataset_id, ""))
-            for each in job.inputs
-        }
-        maps = map_inputs(job.job, [by_position.get(position) for position in range(len(job.job.inputs))])
-        if maps:
-            mapped[edition] = replace(job, maps=maps)
-    return mapped
+    return [_with_map(job, makers, current) for job in jobs]
 
 
-def _depths(jobs: Iterable[LiveJob], makers: Mapping[str, Iterable[LiveJob]]) -> dict[str, int]:
+def _with_map(job: LiveJob, makers: Mapping[str, Partitions | None], current: Mapping[str, str]) -> LiveJob:
+    if job.job.partitions is None:
+        return job
+    by_position = {
+        each.position: makers.get(each.generation_id or current.get(each.dataset_id, "")) for each in job.inputs
+    }
+    maps = map_inputs(job.job, [by_position.get(position) for position in range(len(job.job.inputs))])
+    return replace(job, maps=maps) if maps else job
+
+
+def _merge_readers(dags: Iterable[LiveDag]) -> dict[str, tuple[Reader, ...]]:
+    merged: dict[str, tuple[Reader, ...]] = {}
+    for each in dags:
+        for dataset, readers in each.readers.items():
+            merged[dataset] = merged[dataset] + readers if dataset in merged else readers
+    return merged
+
+
+def _depths(dags: Iterable[LiveDag], makers: Mapping[str, Iterable[LiveJob]]) -> dict[str, int]:
     depth: dict[str, int] = {}
+    for each in dags:
+        depth |= each.depth or {}
+    for each in dags:
+        if each.depth is None:
+            _record_all_depths(each.jobs, makers, depth)
+    return depth
+
+
+def _record_all_depths(
+    jobs: Iterable[LiveJob], makers: Mapping[str, Iterable[LiveJob]], depth: dict[str, int]
+) -> dict[str, int]:
     for job in jobs:
         if job.edition_id not in depth:
             _record_depths(job, makers, depth)

@@ -95,7 +95,7 @@ def take_over(tx: Tx, live: Topology, dag: str, by: str) -> int:
     While the version was staged its tasks waited, and the version that served went on.
     """
     cancelled = 0
-    for job in live.of_dag.get(dag, ()):
+    for job in live.of_dag(dag):
         if not has_effects(job) or not job.inputs:
             continue
         others = _others(tx, job)

@@ -98,7 +98,7 @@ def _editions(
 ) -> list[LiveJob]:
     name = f"{dag}.{job}"
     editions = [
-        each for each in live.of_dag.get(dag, ()) if each.job.name == job and edition_id in (None, each.edition_id)
+        each for each in live.of_dag(dag) if each.job.name == job and edition_id in (None, each.edition_id)
     ]
     if not editions:
         raise NotFound(f"there is no live source {name}: deploy it, or see which there are with qo source list")

@@ -128,4 +128,5 @@ def _read(tx: Tx, epoch: int) -> Topology:
             for dataset, generation in version.generations.items()
         },
         {row.scope: row.reason for row in tx.execute(_PAUSES)},
+        before=_loaded.get(tx.pool),
     )

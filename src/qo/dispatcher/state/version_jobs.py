@@ -37,18 +37,19 @@ _LIVE = (
     .where(_versions.c.status.in_(sorted(LIVE)))
     .order_by(_versions.c.dag, _versions.c.number)
 )
-_THESE = sa.bindparam("these", expanding=True)
-_JOBS = sa.select(_jobs).where(_jobs.c.version_id.in_(_THESE)).order_by(_jobs.c.name)
+_JOBS = (
+    sa.select(_jobs).where(_jobs.c.version_id.in_(sa.bindparam("these", expanding=True))).order_by(_jobs.c.name)
+)
 _INPUTS = (
     sa.select(_inputs)
     .join(_jobs, _jobs.c.id == _inputs.c.job_id)
-    .where(_jobs.c.version_id.in_(_THESE))
+    .where(_jobs.c.version_id.in_(sa.bindparam("these", expanding=True)))
     .order_by(_inputs.c.job_id, _inputs.c.position)
 )
 _OUTPUTS = (
     sa.select(_pointers, _datasets.c.job, _datasets.c.output)
     .join(_datasets, _datasets.c.id == _pointers.c.dataset_id)
-    .where(_pointers.c.version_id.in_(_THESE))
+    .where(_pointers.c.version_id.in_(sa.bindparam("these", expanding=True)))
     .order_by(_pointers.c.version_id, _datasets.c.job, _datasets.c.output)
 )
 

@@ -22,7 +22,8 @@ from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.tasks import backlog
 from qo.dispatcher.tasks.backlog import Cancellation, Stopped
 
-CHUNK = 1_000  # Tasks that one transaction changes.
+CHUNK = 1_000  # Tasks that one transaction of the loop changes.
+AT_ONCE = 200  # Tasks that the call itself changes, while somebody waits for its answer.
 
 _rows, _tasks = schema.bulk_changes, schema.tasks
 
@@ -35,7 +36,7 @@ def cancel(tx: Tx, of: Collection[str], cancellation: Cancellation, *, token: st
     in_flight = backlog.cancel_in_flight(tx, by_chunks, cancellation, token=token)
     cancelled, unfinished = 0, list[str]()
     for edition in _having(tx, scans.WITHHELD_EDITIONS, by_chunks):
-        ids, _ = _withheld(tx, edition, None, CHUNK - cancelled)
+        ids, _ = _withheld(tx, edition, None, AT_ONCE - cancelled)
         cancelled += backlog.cancel_these(tx, ids, cancellation, token=token)
         if scans.has_withheld(tx, edition):
             unfinished.append(edition)
@@ -56,7 +57,7 @@ def revive(tx: Tx, of: Collection[str], *, token: str) -> int:
     revived = backlog.revive(tx, _having(tx, scans.GIVEN_UP_EDITIONS, whole), token=token)
     some, unfinished = 0, list[str]()
     for edition in _having(tx, scans.GIVEN_UP_EDITIONS, by_chunks):
-        ids = _given_up(tx, edition, None, CHUNK - some)
+        ids = _given_up(tx, edition, None, AT_ONCE - some)
         some += backlog.revive_these(tx, ids, token=token)
         if _given_up(tx, edition, None, 1):
             unfinished.append(edition)

@@ -87,7 +87,7 @@ def list_tasks(
 def _open_failures(
     tx: Tx, live: Topology, dag: str | None, job: str | None, after: str | None, limit: int
 ) -> TaskList:
-    jobs = live.jobs.values() if dag is None else live.of_dag.get(dag, ())
+    jobs = live.jobs.values() if dag is None else live.of_dag(dag)
     editions = [each.edition_id for each in jobs if job in (None, each.job.name)]
     page = failures.open_page(tx, live, editions, None if after is None else _place(after), limit)
     rows_by_id = rows.load_all(tx, [id_ for _, id_ in page.places], lock=False)

@@ -178,9 +178,7 @@ def open_tasks(tx: Tx, row: Row) -> int:
 
 
 def _job(tx: Tx, live: Topology, dag: str, name: str) -> LiveJob:
-    jobs = [
-        each for each in live.of_dag.get(dag, ()) if each.job.name == name and each.status is VersionStatus.ACTIVE
-    ]
+    jobs = [each for each in live.of_dag(dag) if each.job.name == name and each.status is VersionStatus.ACTIVE]
     if not jobs:
         overview.require(tx, dag, name)
         raise NotFound(f"the active version of {dag} has no job {name!r}: see qo dag show {dag}")

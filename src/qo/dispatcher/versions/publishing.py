@@ -130,7 +130,7 @@ def _outputs(live: Topology, name: _JobName) -> set[str]:
     """Return what the live jobs of that name make. Two editions of a job are one here: either may be the one that
     stays."""
     dag, job = name
-    return {output.dataset_id for each in live.of_dag[dag] if each.job.name == job for output in each.outputs}
+    return {output.dataset_id for each in live.of_dag(dag) if each.job.name == job for output in each.outputs}
 
 
 def check_inputs(tx: Tx, dag: Dag, planned: Mapping[str, str]) -> None:

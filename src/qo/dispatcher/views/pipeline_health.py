@@ -31,7 +31,7 @@ def list_health(tx: Tx, after: str | None = None, limit: int = 100) -> HealthPag
     live = topology.load(tx)
     page = overview.list_dags(tx, after, limit)
     names = {line.name for line in page.dags}
-    jobs = {name: live.of_dag.get(name, ()) for name in names}
+    jobs = {name: live.of_dag(name) for name in names}
     counts = failures.counts(tx, [job.edition_id for own in jobs.values() for job in own])
     held = set(tx.execute(sa.select(schema.holds.c.edition_id)).scalars())
     held.update(pressure.holders(live, backpressure.tripped(tx)))

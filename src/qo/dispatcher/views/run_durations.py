@@ -20,7 +20,7 @@ def list_durations(tx: Tx, dag: str) -> DurationsAnswer:
     """Return the durations of the jobs of a pipeline's active version. Raises NotFound."""
     overview.require(tx, dag)
     live = topology.load(tx)
-    jobs = sorted(live.of_dag.get(dag, ()), key=lambda job: -job.version_number)
+    jobs = sorted(live.of_dag(dag), key=lambda job: -job.version_number)
     editions = {job.job.name: job.edition_id for job in jobs}  # The active version's, if two have an own edition.
     return DurationsAnswer(
         dag=dag,
