@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy import event
 
-from qo.api.contract.task import Claimed, CompleteRequest, Outcome
+from qo.api.contract.task import Claimed, CompleteRequest, EventBody, Outcome
 from qo.config.settings import Settings
 from qo.core.pipeline.topology import Topology
 from qo.dispatcher.attempts import completion
@@ -18,15 +20,18 @@ from qo.dispatcher.engine import fast_path
 from qo.dispatcher.engine.fast_path import FastPath, WakeUpBuffer
 from qo.dispatcher.engine.loops import release, router
 from qo.dispatcher.engine.release_limits import Limits
+from qo.dispatcher.events import routed_here
 from qo.dispatcher.outbox import outbox, publisher
 from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.service import SEARCH_S, Dispatcher
+from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import dedupe_keys
 from qo.dispatcher.tasks.creation import NewTask, create
 from qo.dispatcher.tasks.dedupe_keys import KeyKind
 from qo.errors import Unavailable
+from support.dispatcher import accounting
 from support.dispatcher.pipeline_tasks import ROOT, all_of, claimed, feed, fence, made, output, route_all, tasks_of
 from support.dispatcher.pipelines import dag, deployed, job, live, source
 from support.dispatcher.states import Clock
@@ -53,6 +58,7 @@ class Ends:
     """Tasks that end, and who hears of what is to be done then."""
 
     state: State
+    prepared: bool  # As the API does it: events are stored as routed.
     nudged: list[str] = field(default_factory=list)
     hand: WakeUpBuffer = field(init=False)
 
@@ -63,6 +69,8 @@ class Ends:
         go_on = FastPath(Limits(**limited), self.hand, self.nudged.extend)
         outputs = [output(held)] if outcome is Outcome.SUCCESS else []
         with self.state.write() as tx:
+            if self.prepared:
+                go_on.prepare(tx)
             completion.complete(tx, CompleteRequest(**fence(held), outcome=outcome, outputs=outputs), ROOT)
             after = go_on(tx)
         after()
@@ -73,9 +81,27 @@ def shop(state: State) -> Topology:
     return deployed(state, SHOP)
 
 
-@pytest.fixture
-def ends(state: State) -> Ends:
-    return Ends(state)
+@pytest.fixture(params=[False, True], ids=["stored", "routed"])
+def ends(state: State, request: pytest.FixtureRequest) -> Ends:
+    return Ends(state, request.param)
+
+
+def check_counts(state: State) -> None:
+    with state.read() as tx:
+        for dataset in tx.execute(sa.select(schema.datasets.c.id)).scalars().all():
+            assert accounting.check(tx, dataset).problems == ()
+
+
+def break_routing(monkeypatch: pytest.MonkeyPatch, error: Callable[[Tx], None]) -> None:
+    """Have the fast path fail when it has routed everything."""
+    for name in ("route", "route_stored"):
+        route: Callable[[Tx, Any], object] = getattr(router, name)
+
+        def fails(tx: Tx, what: Any, route: Callable[[Tx, Any], object] = route) -> None:
+            route(tx, what)
+            error(tx)
+
+        monkeypatch.setattr(router, name, fails)
 
 
 def clean(state: State, shop: Topology, *keys: str, run: str = "1") -> list[Claimed]:
@@ -101,6 +127,57 @@ def test_an_end_is_routed_and_released_in_its_own_transaction(state: State, shop
     assert router.tick(state) == release.tick(state, Limits()) == 0, "nothing was left"
 
 
+def test_an_event_that_is_routed_where_it_is_stored_is_written_once(state: State, shop: Topology) -> None:
+    [held] = clean(state, shop, "a")
+    changes: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("UPDATE events"):
+            changes.append(statement)
+
+    event.listen(state.engine, "before_cursor_execute", note)
+    try:
+        Ends(state, prepared=True).finish(held)
+        assert changes == []
+        by_loops = Ends(state, prepared=False)
+        by_loops.finish(clean(state, shop, "b")[0])
+    finally:
+        event.remove(state.engine, "before_cursor_execute", note)
+    assert len(changes) == 2, "one for the event of b, by the loop, and one for that of its end"
+    ended = [each for each in all_of(state, schema.events) if each["producer_attempt"] == 1]
+    assert [(each["state"], each["reason"]) for each in ended if each["fanout"] == 2] == [("routed", None)] * 2
+    check_counts(state)
+
+
+def test_an_event_that_starts_nothing_is_never_routed(state: State) -> None:
+    top = deployed(state, dag("ends", source("feed"), job("last", reads="feed")))
+    feed(state, live(top, "ends.feed"), "a")
+    assert router.tick(state) == 1
+    [task] = tasks_of(state, live(top, "ends.last"))
+    Ends(state, prepared=False).finish(claimed(state, task["id"]))
+    [made_event] = [each for each in all_of(state, schema.events) if each["producer_task_id"] == task["id"]]
+    assert (made_event["state"], made_event["reason"]) == ("filtered", "no live job reads this dataset")
+    assert router.tick(state) == 0
+    check_counts(state)
+
+
+def test_a_transaction_that_does_not_route_what_it_stores_as_routed_is_undone(
+    state: State, shop: Topology
+) -> None:
+    [held] = clean(state, shop, "a")
+    request = CompleteRequest(**fence(held), outcome=Outcome.SUCCESS, outputs=[output(held)])
+
+    def end_without_routing() -> None:
+        with state.write() as tx:
+            routed_here.begin(tx, 10)
+            completion.complete(tx, request, ROOT)
+
+    with pytest.raises(AssertionError, match="stored as routed"):
+        end_without_routing()
+    [running] = tasks_of(state, live(shop, "shop.clean"))
+    assert running["status"] == "running"
+
+
 def test_an_end_that_makes_room_lets_others_pass(state: State, shop: Topology, ends: Ends) -> None:
     operator = live(shop, "shop.clean").job.operator
     [held] = clean(state, shop, "a")
@@ -116,19 +193,21 @@ def test_what_cannot_be_routed_does_not_keep_a_task_from_ending(
     state: State, shop: Topology, ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [held] = clean(state, shop, "a")
-    route: Callable[[Tx, int], int] = router.route
 
-    def fails(tx: Tx, limit: int) -> int:
-        route(tx, limit)
+    def fail(tx: Tx) -> None:
         raise KeyError("unforeseen")
 
-    monkeypatch.setattr(router, "route", fails)
+    break_routing(monkeypatch, fail)
     ends.finish(held)
     [ended] = tasks_of(state, live(shop, "shop.clean"))
     assert ended["status"] == "completed"
     assert tasks_of(state, live(shop, "shop.daily")) == [], "half of it would be worse than nothing"
     assert set(ends.nudged) == {"router", "release"}
+    [event] = [each for each in all_of(state, schema.events) if each["producer_task_id"] == ended["id"]]
+    assert (event["state"], event["fanout"]) == ("pending", 0)
+    check_counts(state)
     assert router.tick(state) == 1
+    check_counts(state)
 
 
 def test_a_database_that_has_undone_the_end_itself_does_not_let_it_be_taken_for_done(
@@ -139,12 +218,12 @@ def test_a_database_that_has_undone_the_end_itself_does_not_let_it_be_taken_for_
         pytest.skip("it never does that: a transaction with an error in it cannot be committed")
     [held] = clean(state, shop, "a")
 
-    def fails(tx: Tx, limit: int) -> int:
+    def fail(tx: Tx) -> None:
         tx.connection.exec_driver_sql("ROLLBACK")
         raise sqlite3.OperationalError("database or disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(router, "route", fails)
+        break_routing(patched, fail)
         with pytest.raises(Unavailable):
             ends.finish(held)
     [running] = tasks_of(state, live(shop, "shop.clean"))
@@ -162,8 +241,30 @@ def test_an_end_takes_only_so_many_with_it_and_leaves_the_rest_to_the_loops(
     for key in "bcde":
         feed(state, live(shop, "shop.orders"), key)
     ends.finish(held)
-    assert {"router", "release"} <= set(ends.nudged)
-    assert len(ends.hand.take(10)) == 2
+    # Events that others have stored are theirs to route, or the loop's, where it stores its own as routed.
+    assert {"router", "release"} - set(ends.nudged) == ({"router"} if ends.prepared else set())
+    assert len(ends.hand.take(10)) == (1 if ends.prepared else 2)
+
+
+def test_only_so_many_events_are_stored_as_routed(
+    state: State, shop: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fast_path, "BATCH_MAX", 2)
+    nudged: list[str] = []
+    go_on = FastPath(Limits(), WakeUpBuffer(nudged.extend), nudged.extend)
+    with state.write() as tx:
+        go_on.prepare(tx)
+        for key in ("ab", "cde"):
+            events = [EventBody(partition_key=each) for each in key]
+            emission.emit(tx, "shop", "orders", key=key, events=events, by="tests")
+        after = go_on(tx)
+    after()
+    stored = all_of(state, schema.events)
+    assert sorted(each["state"] for each in stored) == ["pending"] * 3 + ["routed"] * 2
+    assert len(tasks_of(state, live(shop, "shop.clean"))) == 2
+    assert "router" in nudged
+    check_counts(state)
+    assert router.tick(state) == 3
 
 
 def on_postgres_only(state: State) -> None:

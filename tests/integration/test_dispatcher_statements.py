@@ -48,11 +48,12 @@ async def flow(state: State, directory: Path) -> Counts:
     """Everything that happens to the tasks of some partitions."""
     wake_ups, queues = WakeUpBuffer(lambda _: None), Queues()
     fast_path = FastPath(Limits(), wake_ups, lambda _: None)
-    context = replace(context_of(state, directory), fast_path=fast_path)
+    context = replace(context_of(state, directory), fast_path=fast_path, prepare=fast_path.prepare)
     live(deployed(state, SHOP), "shop.clean")
     with counted(state) as counts:
         events = [EventBody(partition_key=f"p{number}") for number in range(TASKS)]
         with state.write() as tx:
+            fast_path.prepare(tx)
             emission.emit(tx, "shop", "orders", key="all", events=events, by="tests")
             after_commit = fast_path(tx)
         after_commit()

@@ -338,6 +338,7 @@ async def _run(
         registry=dispatcher.registry,
         nudge=dispatcher.nudge,
         fast_path=dispatcher.fast_path,
+        prepare=dispatcher.fast_path.prepare,
         deployed=partial(dispatcher.nudge, DEPLOYED),
         troubles=dispatcher.trouble,
         families=dispatcher.metrics.families,

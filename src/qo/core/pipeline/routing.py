@@ -77,12 +77,19 @@ def route(
 
     ``announced``: those of ``required_pieces(event, topology)`` that exist.
     """
+    ended = end_of(event, topology)
+    if ended is not None:
+        return ended
+    return tuple(_decide(job, event, topology, announced) for job in triggered_jobs(event, topology))
+
+
+def end_of(event: Event, topology: Topology) -> Superseded | Unread | None:
+    """Return why the event starts no job; None if some job decides about it."""
     if event.generation_id not in topology.generations:
         return Superseded(_superseded_reason(event, topology))
-    jobs = _triggered_jobs(event, topology)
-    if not jobs:
+    if not triggered_jobs(event, topology):
         return Unread(_unread_reason(event, topology))
-    return tuple(_decide(job, event, topology, announced) for job in jobs)
+    return None
 
 
 def required_pieces(event: Event, topology: Topology) -> list[Piece]:
@@ -91,7 +98,7 @@ def required_pieces(event: Event, topology: Topology) -> list[Piece]:
         return []
     return [
         piece
-        for job in _triggered_jobs(event, topology)
+        for job in triggered_jobs(event, topology)
         if joins(job)
         for piece in _other_pieces(job, event, topology).values()
         if piece is not None
@@ -110,7 +117,8 @@ def generation_read(reader: Reader, topology: Topology) -> str | None:
     return reader.input.generation_id or topology.current.get(reader.input.dataset_id)
 
 
-def _triggered_jobs(event: Event, topology: Topology) -> list[LiveJob]:
+def triggered_jobs(event: Event, topology: Topology) -> list[LiveJob]:
+    """Return the jobs that the event may start."""
     # A job that reads the same dataset by two inputs is started once.
     jobs = {
         reader.job.edition_id: reader.job for reader in topology.consumers(event.dataset_id, event.generation_id)

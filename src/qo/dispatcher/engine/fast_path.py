@@ -18,6 +18,8 @@ from functools import partial
 from qo.core.pipeline.states import EffectKind
 from qo.dispatcher.engine.loops import release, router
 from qo.dispatcher.engine.release_limits import Limits
+from qo.dispatcher.events import routed_here
+from qo.dispatcher.events.routed_here import RoutedHere
 from qo.dispatcher.outbox.outbox import Effect, TakenEffect
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.drivers import is_lock_timeout
@@ -65,25 +67,35 @@ class FastPath:
         self._nudge = nudge
         self._registry = registry
 
+    def prepare(self, tx: Tx) -> None:
+        """Have events stored as routed from here on. The transaction must end with a call of this object."""
+        routed_here.begin(tx, BATCH_MAX)
+
     def __call__(self, tx: Tx) -> Callable[[], None]:
         """Follow up what was written, as the last of its transaction. Call the returned function after the commit."""
         unfinished, effects = {*STAGES}, list[Effect]()
+        stored = routed_here.take(tx)
         try:
             with tx.savepoint(wait_ms=WAIT_MS):
-                unfinished, effects = self._route_and_release(tx)
+                unfinished, effects = self._route_and_release(tx, stored)
         except Exception as error:
             if not tx.is_open:
                 raise  # What was written before was rolled back as well.
             # It stays written all the same. The loops retry, and report the problem while it lasts.
             if not is_lock_timeout(error):
                 log.warning("the fast path failed; the loops take over", exc_info=True)
+            routed_here.postpone(tx, [] if stored is None else stored.events)
         return partial(self._notify, sorted(unfinished | tx.loops_to_wake), effects)
 
-    def _route_and_release(self, tx: Tx) -> tuple[set[LoopName], list[Effect]]:
+    def _route_and_release(self, tx: Tx, stored: RoutedHere | None) -> tuple[set[LoopName], list[Effect]]:
         """Return the loops that have more to do, and the effects that were released."""
-        routed = router.route(tx, BATCH_MAX)
+        if stored is None:
+            more_events = router.route(tx, BATCH_MAX) == BATCH_MAX
+        else:
+            router.route_stored(tx, stored.events)
+            more_events = stored.is_more
         released = release.release_free(tx, self._limits, BATCH_MAX, self._registry)
-        more = {LoopName.ROUTER: routed == BATCH_MAX, LoopName.RELEASE: released.is_more}
+        more = {LoopName.ROUTER: more_events, LoopName.RELEASE: released.is_more}
         return {name for name, is_left in more.items() if is_left}, released.effects
 
     def _notify(self, names: Sequence[LoopName], effects: Sequence[Effect]) -> None:

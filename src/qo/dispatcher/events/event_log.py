@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
+from qo.core.pipeline import routing
 from qo.core.pipeline.event import Event, event_id, validate
+from qo.core.pipeline.routing import Superseded, Unread
 from qo.core.pipeline.states import DeliveryOutcome, EventState
-from qo.dispatcher.events import tallies
-from qo.dispatcher.state import schema
+from qo.dispatcher.events import routed_here, tallies
+from qo.dispatcher.events.routed_here import StoredEvent
+from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import ROWS_MAX, Tx, batches
 from qo.dispatcher.state.prepared import Prepared
@@ -23,6 +27,12 @@ _OWNERS = Prepared(
         schema.generations.c.id.in_(sa.bindparam("ids", expanding=True))
     )
 )
+_INSERT = {
+    name: Prepared(
+        insert(schema.events).on_conflict_do_nothing().returning(schema.events.c.id, schema.events.c.seq)
+    )
+    for name, insert in (("postgresql", postgresql.insert), ("sqlite", sqlite.insert))
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +72,13 @@ def accept_all(tx: Tx, events: Sequence[ProducedEvent]) -> Accepted:
         _check(validate(each.event), owners)
     ids = [event_id(each.producer, each.event) for each in events]
     by_id = dict(zip(ids, events, strict=True))
-    rows = [_row(tx, id_, each) for id_, each in by_id.items()]
-    new = tx.insert_absent(schema.events, rows, returning=schema.events.c.id)
-    fresh = [each.event for id_, each in by_id.items() if id_ in new]
-    _advance(tx, fresh)
-    tallies.add(tx, Counter((each.dataset_id, tallies.EVENTS, EventState.PENDING) for each in fresh))
+    rows = _rows(tx, by_id)
+    seqs = _insert(tx, rows)
+    fresh = [row for row in rows if row["id"] in seqs]
+    _advance(tx, [by_id[row["id"]].event for row in fresh])
+    routed = [row["id"] for row in fresh if row["state"] is EventState.ROUTED]
+    routed_here.keep(tx, [StoredEvent(seqs[id_], by_id[id_].event) for id_ in routed])
+    tallies.add(tx, Counter((row["dataset_id"], tallies.EVENTS, row["state"]) for row in fresh))
     return Accepted(tuple(ids), len(fresh), len(events) - len(fresh))
 
 
@@ -170,7 +182,34 @@ def _check(event: Event, owners: Mapping[str, str]) -> None:
         )
 
 
-def _row(tx: Tx, id_: str, produced: ProducedEvent) -> dict[str, object]:
+def _rows(tx: Tx, events: Mapping[str, ProducedEvent]) -> list[dict[str, Any]]:
+    """Return the rows of events, in the state in which they are stored.
+
+    What starts no job is never looked at again. What may start one is routed, if this transaction does that itself, or
+    waits for the router.
+    """
+    live, here = topology.load(tx), routed_here.of(tx)
+    room = 0 if here is None else here.room
+    rows: list[dict[str, Any]] = []
+    for id_, each in events.items():
+        match routing.end_of(each.event, live):
+            case Superseded(reason):
+                row = _row(tx, id_, each, EventState.SUPERSEDED, reason)
+            case Unread(reason):
+                row = _row(tx, id_, each, EventState.FILTERED, reason)
+            case None if room:
+                room -= 1
+                row = _row(tx, id_, each, EventState.ROUTED, None)
+                row["fanout"] = len(routing.triggered_jobs(each.event, live))
+            case None:
+                row = _row(tx, id_, each, EventState.PENDING, routed_here.WAITS)
+                if here is not None:
+                    here.is_more = True
+        rows.append(row)
+    return rows
+
+
+def _row(tx: Tx, id_: str, produced: ProducedEvent, state: EventState, reason: str | None) -> dict[str, Any]:
     event = produced.event
     return {
         "id": id_,
@@ -184,10 +223,18 @@ def _row(tx: Tx, id_: str, produced: ProducedEvent) -> dict[str, object]:
         "producer_task_id": produced.task_id,
         "producer_attempt": produced.attempt,
         "received_at": tx.now,
-        "state": EventState.PENDING,
-        "reason": "waits to be routed",
+        "state": state,
+        "reason": reason,
         "fanout": 0,
     }
+
+
+def _insert(tx: Tx, rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Insert the events that are new, and return the number of each by id."""
+    numbers: dict[str, int] = {}
+    for some in batches(rows):
+        numbers |= {id_: seq for id_, seq in tx.rows(_INSERT["postgresql" if tx.on_postgres else "sqlite"], *some)}
+    return numbers
 
 
 def _advance(tx: Tx, events: Iterable[Event]) -> None:

@@ -29,6 +29,10 @@ def _leave_to_loops(_: Tx) -> Callable[[], None]:
     return _do_nothing
 
 
+def _expect_nothing(_: Tx) -> None:
+    """Prepare for no fast path: what is stored is left to the loops."""
+
+
 def _no_metrics(_: Tx) -> Iterable[Metric]:
     return ()
 
@@ -43,6 +47,8 @@ class Context:
     nudge: Callable[[], None] = field(default=_do_nothing)  # Tells the loops that there is work. From any thread.
     # Called in the transaction that stores events, to release what follows. Its result is called after the commit.
     fast_path: Callable[[Tx], Callable[[], None]] = field(default=_leave_to_loops)
+    # Called first in such a transaction, if it ends with ``fast_path``.
+    prepare: Callable[[Tx], None] = field(default=_expect_nothing)
     deployed: Callable[[], None] = field(default=_do_nothing)  # As nudge, after a change of the topology.
     traffic: Traffic = field(default_factory=Traffic)
     troubles: Callable[[], Sequence[str]] = field(

@@ -66,6 +66,7 @@ def emit_events(context: ContextParam, caller: CallerParam, body: EventsRequest)
     """Emit events for the outputs of the attempt before it ends."""
     capabilities.bind(caller.capability, body)
     with context.state.write() as tx:
+        context.prepare(tx)
         answer = attempts.emit(tx, body)
         after_commit = context.fast_path(tx)
     after_commit()
@@ -86,6 +87,7 @@ def complete_together(context: Context, calls: Sequence[Call]) -> list[CompleteA
         capabilities.bind(each.caller.capability, each.body)
     endings = [completion.Ending(each.body) for each in calls]
     with context.state.write() as tx:
+        context.prepare(tx)
         answers = completion.complete_all(tx, endings, context.settings.dispatcher.data_root)
         after_commit = context.fast_path(tx)
     after_commit()

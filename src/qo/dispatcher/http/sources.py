@@ -46,6 +46,7 @@ def emit(context: ContextParam, caller: CallerParam, dag: Name, job: Name, body:
     A repeated idempotency_key with the same events returns the same answer and does nothing.
     """
     with context.state.write() as tx:
+        context.prepare(tx)
         answer = emission.emit(
             tx,
             dag,
@@ -101,6 +102,7 @@ def webhook(
     # A refused message must not wait for a writer.
     _authenticate(context, lambda tx: webhooks.examine(tx, path, headers, body, secrets))
     with context.state.write() as tx:
+        context.prepare(tx)
         answer = webhooks.receive(tx, path, headers, body, secrets)
         after_commit = context.fast_path(tx)
     after_commit()

@@ -53,6 +53,7 @@ class Tx:
         self.cache: dict[str, Any] = {}  # Values that cannot change before the transaction ends.
         self.loops_to_wake: set[LoopName] = set()  # They have work to do once it is committed.
         self.is_durable = False
+        self.unfinished: set[str] = set()  # What it has written in advance and must do before it ends, in words.
         self._clock = clock
         self._now: datetime | None = None
         self._read_at_s = 0.0  # When it was read, by the process's monotonic clock.
@@ -288,6 +289,8 @@ class State:
         with _translate_errors(), self._writing.begin() as connection:
             tx = Tx(connection, self._clock, self.ambient)
             yield tx
+            if tx.unfinished:
+                raise AssertionError(f"a transaction ends without what it has promised: {sorted(tx.unfinished)}")
         self._last_read = tx.time_read or self._last_read
         if tx.is_durable and self._path is not None:
             sqlite_file.flush_log(Path(self._path))

@@ -23,6 +23,7 @@ from qo.dispatcher.commits import removing
 from qo.dispatcher.effects import external_effects
 from qo.dispatcher.engine import composites
 from qo.dispatcher.events import event_log, tallies
+from qo.dispatcher.events.routed_here import StoredEvent
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx
@@ -75,10 +76,12 @@ def route(tx: Tx, limit: int) -> int:
     return routed
 
 
-@dataclass(frozen=True, slots=True)
-class _NewEvent:
-    seq: int
-    event: Event
+def route_stored(tx: Tx, events: Sequence[StoredEvent]) -> None:
+    """Route events that the caller's transaction has stored as routed. Call it last: see ``tallies.add``."""
+    if events:
+        changes = _Changes()
+        _route(tx, topology.load(tx), events, changes, have_ended=True)
+        tallies.add(tx, changes)
 
 
 class _Changes(Counter[tuple[str, str, str]]):
@@ -92,19 +95,19 @@ class _Batch:
     changes: _Changes
 
     tasks: list[NewTask] = field(default_factory=list[NewTask])
-    causes: list[_NewEvent] = field(default_factory=list[_NewEvent])  # The event of each task.
+    causes: list[StoredEvent] = field(default_factory=list[StoredEvent])  # The event of each task.
     deliveries: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     dropped: dict[tuple[str, str], None] = field(default_factory=dict[tuple[str, str], None])  # Of joins.
     # Of jobs whose partitions are made of others, by edition.
-    composed: dict[str, list[tuple[_NewEvent, Compose]]] = field(
-        default_factory=dict[str, list[tuple[_NewEvent, Compose]]]
+    composed: dict[str, list[tuple[StoredEvent, Compose]]] = field(
+        default_factory=dict[str, list[tuple[StoredEvent, Compose]]]
     )
     of_changes: dict[tuple[str, str], NewTask] = field(default_factory=dict[tuple[str, str], NewTask])
     ends: dict[tuple[str, str | None, int], list[int]] = field(
         default_factory=dict[tuple[str, str | None, int], list[int]]
     )
 
-    def task_of_changes(self, tx: Tx, job: LiveJob, new: _NewEvent) -> NewTask | None:
+    def task_of_changes(self, tx: Tx, job: LiveJob, new: StoredEvent) -> NewTask | None:
         """Return the one task for everything new that a PerChange job reads; None for any other job."""
         if job.job.execution_strategy is not Strategy.PER_CHANGE:
             return None
@@ -114,13 +117,13 @@ class _Batch:
             self.of_changes[place] = change_tasks.task_for(tx, job, dataset, generation, event_seq=new.seq)
         return self.of_changes[place]
 
-    def end(self, new: _NewEvent, state: str, reason: str | None, fanout: int) -> None:
+    def end(self, new: StoredEvent, state: str, reason: str | None, fanout: int) -> None:
         self.ends.setdefault((state, reason, fanout), []).append(new.seq)
         self.changes[new.event.dataset_id, tallies.EVENTS, EventState.PENDING] -= 1
         self.changes[new.event.dataset_id, tallies.EVENTS, state] += 1
 
     def deliver(
-        self, new: _NewEvent, edition: str, outcome: str, reason: str | None = None, task: str | None = None
+        self, new: StoredEvent, edition: str, outcome: str, reason: str | None = None, task: str | None = None
     ) -> None:
         self.deliveries.append(
             {
@@ -147,9 +150,9 @@ def _has_work(tx: Tx, live: Topology) -> bool:
     return bool(tx.rows(_SOME)) or bool(_forsaken_editions(tx, live))
 
 
-def _take_events(tx: Tx, limit: int) -> list[_NewEvent]:
+def _take_events(tx: Tx, limit: int) -> list[StoredEvent]:
     return [
-        _NewEvent(
+        StoredEvent(
             seq,
             Event(
                 dataset_id=dataset,
@@ -165,7 +168,10 @@ def _take_events(tx: Tx, limit: int) -> list[_NewEvent]:
     ]
 
 
-def _route(tx: Tx, live: Topology, events: Sequence[_NewEvent], changes: _Changes) -> None:
+def _route(
+    tx: Tx, live: Topology, events: Sequence[StoredEvent], changes: _Changes, *, have_ended: bool = False
+) -> None:
+    """``have_ended``: the events themselves are stored as this leaves them."""
     announced = _announced(tx, live, events)
     batch = _Batch(changes)
     for each in events:
@@ -175,7 +181,8 @@ def _route(tx: Tx, live: Topology, events: Sequence[_NewEvent], changes: _Change
         elif isinstance(decisions, Unread):
             batch.end(each, EventState.FILTERED, decisions.reason, 0)
         else:
-            batch.end(each, EventState.ROUTED, None, len(decisions))
+            if not have_ended:
+                batch.end(each, EventState.ROUTED, None, len(decisions))
             for decision in decisions:
                 if isinstance(decision, Compose):
                     batch.composed.setdefault(decision.job.edition_id, []).append((each, decision))
@@ -191,7 +198,7 @@ def _route(tx: Tx, live: Topology, events: Sequence[_NewEvent], changes: _Change
     _write(tx, live, batch)
 
 
-def _new_task(job: LiveJob, new: _NewEvent, live: Topology) -> NewTask:
+def _new_task(job: LiveJob, new: StoredEvent, live: Topology) -> NewTask:
     event = new.event
     if event.partition_key is not None:
         key = dedupe_keys.for_partition(
@@ -256,7 +263,7 @@ def _compose(tx: Tx, live: Topology, batch: _Batch) -> Mapping[tuple[str, str], 
 
 
 def _composed_outcome(
-    decision: Compose, followed: Mapping[str, composites.Followed], new: _NewEvent, causes: Mapping[str, int]
+    decision: Compose, followed: Mapping[str, composites.Followed], new: StoredEvent, causes: Mapping[str, int]
 ) -> tuple[DeliveryOutcome, str | None, str | None]:
     """Return what became of an event: outcome, reason and task."""
     own = {key: followed[key] for key in decision.keys if key in followed}
@@ -288,7 +295,7 @@ def _drop_repeated(tx: Tx, batch: _Batch) -> None:
     batch.causes = [by for new, by in both if new.task_id not in repeated]
 
 
-def _announced(tx: Tx, live: Topology, events: Sequence[_NewEvent]) -> set[Piece]:
+def _announced(tx: Tx, live: Topology, events: Sequence[StoredEvent]) -> set[Piece]:
     """Return the partitions that joins depend on and that are committed, or at least announced."""
     pieces = {piece for each in events for piece in routing.required_pieces(each.event, live)}
     if not pieces:
@@ -314,7 +321,7 @@ def _keys(tx: Tx, table: sa.Table, dataset: str, generation: str, keys: Sequence
     return set(tx.execute(query.distinct()).scalars())
 
 
-def _lock_joins(tx: Tx, live: Topology, events: Sequence[_NewEvent]) -> None:
+def _lock_joins(tx: Tx, live: Topology, events: Sequence[StoredEvent]) -> None:
     # Without the lock, two dispatchers that route the two sides of a join would not see each other's delivery.
     ids = {
         reader.job.id
