@@ -335,6 +335,8 @@ class World:
         while True:
             with suppress(Crash):
                 with self.state.write() as tx:
+                    if at_once:
+                        self.fast_path.prepare(tx)
                     emission.emit(tx, dag, job, key=key, events=events, by="sim")
                     go_on = self.fast_path(tx) if at_once else None
                 if go_on is not None:
@@ -408,6 +410,8 @@ class World:
         for _ in range(5):
             try:
                 with self.state.write() as tx:
+                    if at_once:
+                        self.fast_path.prepare(tx)
                     answer = completion.complete(tx, request, DATA)
                     go_on = self.fast_path(tx) if at_once else None
                 if go_on is not None:
