@@ -32,6 +32,7 @@ from support.dispatcher.pipeline_tasks import (
     tasks_of,
 )
 from support.dispatcher.pipelines import dag, deployed, job, live, source
+from support.dispatcher.statement_counts import counted
 from support.dispatcher.states import Clock
 
 SHOP = dag(
@@ -150,6 +151,17 @@ def test_the_same_partition_twice_in_one_completion_is_refused(state: State, sho
     held = claimed(state, partition_task(state, live(shop, "shop.clean"), "p"))
     with pytest.raises(UsageError, match="twice"):
         finish(state, held, outputs=[output(held, 0), output(held, 0, partition_key="p")])
+
+
+def test_the_row_of_a_new_partition_is_written_once(state: State, shop: Topology) -> None:
+    orders = live(shop, "shop.orders")
+    writes: list[int] = []
+    for run in ("1", "2"):
+        with counted(state) as counts:
+            feed(state, orders, "p", run)
+        writes.append(sum(n for text, n in counts.texts.items() if text.startswith("INSERT INTO partitions")))
+    on_sqlite = state.engine.dialect.name == "sqlite"
+    assert writes == [1, 1 if on_sqlite else 2], "one that is there is locked, and then points to the new commit"
 
 
 def test_replacing_points_to_the_new_files_and_keeps_the_old_commit(state: State, shop: Topology) -> None:

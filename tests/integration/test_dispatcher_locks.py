@@ -222,6 +222,33 @@ def test_commits_of_different_partitions_go_side_by_side(
     assert sizes[clean.outputs[0].generation_id] == (2, 20)
 
 
+def test_of_two_that_create_a_partition_the_later_commit_has_the_later_revision(
+    state: State, threads: Threads
+) -> None:
+    """Also if it had drawn a revision before the other had."""
+    orders = live(deployed(state, SHOP), "shop.orders")
+    draws, may_go = threads.stop_after("slow", "nextval")
+    slow = threads.start("slow", lambda: say(state, "slow", "p", "q"))
+    assert draws.wait(WITHIN_S)
+    quick = say(state, "quick", "p")
+    may_go.set()
+    [slow_task], [quick_task] = slow.result(WITHIN_S).task_ids, quick.task_ids
+    query = sa.select(schema.commits).order_by(schema.commits.c.revision)
+    with state.read() as tx:
+        commits = [row for row in tx.all(query) if row["partition_key"] == "p"]
+        rows = {row["partition_key"]: row for row in tx.all(sa.select(schema.partitions))}
+        sizes = tx.one(
+            sa.select(schema.generations).where(schema.generations.c.id == orders.outputs[0].generation_id)
+        )
+    first, second = commits
+    assert [first["task_id"], second["task_id"]] == [quick_task, slow_task]
+    assert (first["replaced_by"], second["replaced_by"]) == (second["revision"], None)
+    assert (rows["p"]["revision"], rows["p"]["task_id"]) == (second["revision"], slow_task)
+    assert rows["q"]["task_id"] == slow_task
+    assert sizes is not None
+    assert sizes["partitions"] == 2
+
+
 def test_a_reader_of_the_whole_waits_for_earlier_revisions_and_keeps_no_later_ones_out(
     state: State, threads: Threads
 ) -> None:

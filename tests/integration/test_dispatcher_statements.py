@@ -31,8 +31,8 @@ from support.dispatcher.statement_counts import Counts, counted
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"))
 TASKS, TOGETHER = 96, 16
-STATEMENTS_MAX = 2.2
-ROUND_TRIPS_MAX = 2.2
+STATEMENTS_MAX = 2.3
+ROUND_TRIPS_MAX = 2.3
 
 
 class Queues:

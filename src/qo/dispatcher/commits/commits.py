@@ -18,14 +18,22 @@ from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 
 from qo.core.pipeline.columns import Drift
 from qo.core.pipeline.topology import VersionStatus
-from qo.dispatcher.commits import generation_sums, later_parts, lineage_records, removing, replacing, shared_files
+from qo.dispatcher.commits import (
+    generation_sums,
+    later_parts,
+    lineage_records,
+    partition_rows,
+    removing,
+    replacing,
+    shared_files,
+)
 from qo.dispatcher.commits.dataset_columns import Shapes
 from qo.dispatcher.commits.generation_sums import Sums
 from qo.dispatcher.commits.outputs import Write
+from qo.dispatcher.commits.partition_rows import Locked
 from qo.dispatcher.events import invalidations
 from qo.dispatcher.state import commit_locks, schema, topology
 from qo.dispatcher.state.database import ROWS_MAX, Tx, batches
@@ -47,24 +55,9 @@ _CURRENT = Prepared(
         _partitions.c.revision > 0,
     )
 )
-# Locks the rows of partitions, and makes those that do not exist yet, for nobody else to see: with revision 0.
-_LOCKED = Prepared(
-    postgresql.insert(_partitions)
-    .on_conflict_do_update(
-        index_elements=["dataset_id", "generation_id", "partition_key"],
-        set_={"revision": _partitions.c.revision},
-    )
-    .returning(
-        _partitions.c.generation_id,
-        _partitions.c.partition_key,
-        _partitions.c.rows,
-        _partitions.c.bytes,
-        _partitions.c.revision,
-    )
-)
 _REPLACED = Prepared(sa.update(_commits).where(_commits.c.revision == sa.bindparam("gone")))
 _POINTER = [each.name for each in _partitions.c if each.name != "revision"]
-_Place = tuple[str, str]  # Of a partition: generation and key.
+_Place = partition_rows.Place
 _Hashes = Mapping[_Place, str | None]  # What the columns of each are known by.
 
 
@@ -106,17 +99,21 @@ def commit(tx: Tx, entries: Sequence[Entry]) -> list[Entry]:
     # If one of them is refused, the whole transaction is rolled back.
     shapes, accepted = _accept_columns(tx, entries)
     hashes_left = iter(accepted)
-    locked = _lock_places(tx, entries)
     committed: list[Entry] = []
     sums, groups = Sums(), list(_side_by_side(entries))
+    is_once = tx.on_postgres and len(groups) == 1 and entries[0].write.event.partition_key is not None
+    if tx.on_postgres and not is_once:
+        _lock_places(tx, entries)
     for some in groups:
         hashes = dict(zip((each.place for each in some), islice(hashes_left, len(some)), strict=True))
         if some[0].write.event.partition_key is None:
             _segment(tx, some[0], sums, hashes)
             committed += some
+        elif is_once:
+            locked = _create_places(tx, some, hashes)
+            committed += _partition_all(tx, some, locked.current, sums, hashes, locked.revisions)
         else:
-            current = locked if locked is not None and len(groups) == 1 else _current(tx, some)
-            committed += _partition_all(tx, some, current, sums, hashes)
+            committed += _partition_all(tx, some, _current(tx, some), sums, hashes, {})
     generation_sums.add(tx, sums)
     shapes.keep(sums.first)
     lineage_records.keep(tx, {each.place[0]: each.write.body for each in committed}, sums.first)
@@ -144,29 +141,17 @@ def _accept_all(shapes: Shapes, entries: Sequence[Entry]) -> list[str | None]:
     ]
 
 
-def _lock_places(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, Row] | None:
-    """Lock the rows of the partitions, and return those that were there. None on SQLite, which needs no locks."""
-    if not tx.on_postgres:
-        return None
-    new = {
-        each.place: {
-            "dataset_id": each.write.event.dataset_id,
-            "generation_id": each.place[0],
-            "partition_key": each.place[1],
-            "revision": 0,
-            "task_id": each.row["id"],
-            "committed_at": tx.now,
-        }
-        for each in entries
-        if each.write.event.partition_key is not None
-    }
-    current: dict[_Place, Row] = {}
-    # In order: two transactions that lock the same partitions must not deadlock.
-    for some in batches(sorted(new)):
-        for generation, key, rows, size, revision in tx.rows(_LOCKED, *(new[each] for each in some)):
-            if revision:
-                current[generation, key] = {"partition_key": key, "rows": rows, "bytes": size}
-    return current
+def _lock_places(tx: Tx, entries: Sequence[Entry]) -> None:
+    """Lock the rows of the partitions, on PostgreSQL."""
+    fields = {"task_id": entries[0].row["id"], "committed_at": tx.now}
+    by_partition = [each for each in entries if each.write.event.partition_key is not None]
+    partition_rows.lock(tx, {each.place: each.write.event.dataset_id for each in by_partition}, fields)
+
+
+def _create_places(tx: Tx, entries: Sequence[Entry], hashes: _Hashes) -> Locked:
+    """Lock the rows of different partitions, on PostgreSQL, and create those that do not exist yet as they stay."""
+    stored = {each.place: _stored(tx, each, hashes) for each in entries}
+    return partition_rows.create(tx, {each.place: _pointer(each, stored, None, {}) for each in entries})
 
 
 def _side_by_side(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
@@ -198,16 +183,24 @@ def _segment(tx: Tx, entry: Entry, sums: Sums, hashes: _Hashes) -> None:
 
 
 def _partition_all(
-    tx: Tx, entries: Sequence[Entry], current: Mapping[_Place, Row], sums: Sums, hashes: _Hashes
+    tx: Tx,
+    entries: Sequence[Entry],
+    current: Mapping[_Place, Row],
+    sums: Sums,
+    hashes: _Hashes,
+    created: Mapping[_Place, int],
 ) -> list[Entry]:
-    """Commit entries of different partitions, and return those that were committed. ``current``: what is there."""
+    """Commit entries of different partitions, and return those that were committed.
+
+    ``current``: what is there. ``created``: the revisions of partitions whose rows are written already.
+    """
     # A partition that was never committed replaces nothing.
     standing = _standing(tx, [each for each in entries if each.place in current])
     # A partition that comes back after a removal is read again by its readers.
     removed = _removed(tx, [each for each in entries if each.place not in current])
     outdated = _outdated(tx, entries, standing)
     valid = [each for each in entries if each.place not in outdated]
-    revisions = _insert(tx, valid, hashes)
+    revisions = _insert(tx, valid, hashes, created)
     for (generation, _), revision in revisions.items():
         sums.add_revision(generation, revision)
     shared_files.record(tx, {revisions[each.place]: each.write.borrowed for each in valid if each.write.borrowed})
@@ -215,7 +208,11 @@ def _partition_all(
     for each in valid:
         _sum_up(sums, each, standing.get(each.place, ()), "partitions", each.place not in current)
     stored = {each.place: _stored(tx, each, hashes) for each in valid}
-    pointers = [_pointer(each, stored, revisions, current.get(each.place), standing) for each in valid]
+    pointers = [
+        _pointer(each, stored, current.get(each.place), standing) | {"revision": revisions[each.place]}
+        for each in valid
+        if each.place not in created
+    ]
     tx.upsert(_partitions, *pointers)
     invalidations.replaced(
         tx,
@@ -330,11 +327,12 @@ def _is_current(generation: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
 _LATER_READS = Prepared(_later_reads())
 
 
-def _insert(tx: Tx, entries: Sequence[Entry], hashes: _Hashes) -> dict[_Place, int]:
-    """Insert commits, and return the revision of each."""
-    if not entries:
-        return {}
-    inserted = tx.rows(_NEW, *(_stored(tx, each, hashes) for each in entries))
+def _insert(tx: Tx, entries: Sequence[Entry], hashes: _Hashes, created: Mapping[_Place, int]) -> dict[_Place, int]:
+    """Insert commits, and return the revision of each. ``created``: those that have one already."""
+    rows = {each.place: _stored(tx, each, hashes) for each in entries}
+    known = [row | {"revision": created[place]} for place, row in rows.items() if place in created]
+    others = [row for place, row in rows.items() if place not in created]
+    inserted = [row for some in (known, others) if some for row in tx.rows(_NEW, *some)]
     return {(generation, key): revision for revision, generation, key in inserted}
 
 
@@ -363,16 +361,15 @@ def _stored(tx: Tx, entry: Entry, hashes: _Hashes) -> dict[str, Any]:
 def _pointer(
     entry: Entry,
     rows: Mapping[_Place, Mapping[str, Any]],
-    revisions: Mapping[_Place, int],
     before: Row | None,
     standing: Mapping[_Place, Sequence[sa.RowMapping]],
 ) -> dict[str, Any]:
-    """Return the new row of the partition."""
+    """Return the new row of the partition, without its revision."""
     stored = {name: rows[entry.place][name] for name in _POINTER}
     for name in ("rows", "bytes"):
         had = 0 if before is None else before[name] or 0
         stored[name] = had + _grown(entry, standing.get(entry.place, ()), name)
-    return stored | {"revision": revisions[entry.place]}
+    return stored
 
 
 def _grown(entry: Entry, replaced: Sequence[sa.RowMapping], name: str) -> int:
