@@ -178,12 +178,14 @@ def build_topology(
 
 
 def _index_dags(
-    jobs: Iterable[LiveJob], known: Mapping[str, LiveDag], current: Mapping[str, str]
+    jobs: Iterable[LiveJob], earlier: Mapping[str, LiveDag], current: Mapping[str, str]
 ) -> dict[str, LiveDag]:
     listed: dict[str, list[LiveJob]] = {}
     for job in jobs:
         listed.setdefault(job.dag, []).append(job)
-    dags = {dag: _known(known.get(dag), own) or _index(own, _editions(own)) for dag, own in listed.items()}
+    dags = {
+        dag: _find_unchanged(earlier.get(dag), own) or _index(own, _editions(own)) for dag, own in listed.items()
+    }
     partitioned = [dag for dag, each in dags.items() if each.is_partitioned]
     if partitioned:
         makers = {
@@ -197,7 +199,7 @@ def _index_dags(
     return dags
 
 
-def _known(dag: LiveDag | None, listed: Sequence[LiveJob]) -> LiveDag | None:
+def _find_unchanged(dag: LiveDag | None, listed: Sequence[LiveJob]) -> LiveDag | None:
     """Return the DAG if these are its jobs."""
     if dag is None or len(dag.listed) != len(listed) or not all(map(is_, dag.listed, listed)):
         return None

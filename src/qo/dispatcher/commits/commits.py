@@ -330,9 +330,9 @@ _LATER_READS = Prepared(_later_reads())
 def _insert(tx: Tx, entries: Sequence[Entry], hashes: _Hashes, created: Mapping[_Place, int]) -> dict[_Place, int]:
     """Insert commits, and return the revision of each. ``created``: those that have one already."""
     rows = {each.place: _stored(tx, each, hashes) for each in entries}
-    known = [row | {"revision": created[place]} for place, row in rows.items() if place in created]
+    with_revision = [row | {"revision": created[place]} for place, row in rows.items() if place in created]
     others = [row for place, row in rows.items() if place not in created]
-    inserted = [row for some in (known, others) if some for row in tx.rows(_NEW, *some)]
+    inserted = [row for some in (with_revision, others) if some for row in tx.rows(_NEW, *some)]
     return {(generation, key): revision for revision, generation, key in inserted}
 
 

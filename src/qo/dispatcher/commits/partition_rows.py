@@ -37,7 +37,7 @@ _LOCKED = Prepared(
         _partitions.c.revision,
     )
 )
-_DRAWN = Prepared(
+_NEXT_REVISIONS = Prepared(
     sa.text("SELECT nextval('commits_revision_seq') FROM generate_series(1, :count)").bindparams(
         sa.bindparam("count", type_=sa.Integer)
     )
@@ -70,8 +70,8 @@ def lock(tx: Tx, datasets: Mapping[Place, str], fields: Mapping[str, Any]) -> No
 def create(tx: Tx, rows: Mapping[Place, Mapping[str, Any]]) -> Locked:
     """Lock the rows of partitions, and write those that are new as they are given."""
     places = sorted(rows)
-    drawn = (int(revision) for (revision,) in tx.rows(_DRAWN, {"count": len(places)}))
-    revisions = dict(zip(places, drawn, strict=True))
+    numbers = (int(revision) for (revision,) in tx.rows(_NEXT_REVISIONS, {"count": len(places)}))
+    revisions = dict(zip(places, numbers, strict=True))
     current: dict[Place, Row] = {}
     for some in batches(places):
         new = [{**rows[place], "revision": revisions[place]} for place in some]

@@ -71,15 +71,17 @@ class VersionJobs:
         return replace(self, status=status, serves=serves, jobs=jobs)
 
 
-def read(tx: Tx, registry: Registry, known: Mapping[str, VersionJobs]) -> dict[str, VersionJobs]:
-    """Return all live versions by id, in order of DAG and number. ``known``: what was read before."""
+def read(tx: Tx, registry: Registry, earlier: Mapping[str, VersionJobs]) -> dict[str, VersionJobs]:
+    """Return all live versions by id, in order of DAG and number. ``earlier``: what was read before."""
     live = tx.execute(_LIVE).all()
-    changed = {row.id: row for row in live if row.id not in known or known[row.id].jobs_epoch != row.jobs_epoch}
+    changed = {
+        row.id: row for row in live if row.id not in earlier or earlier[row.id].jobs_epoch != row.jobs_epoch
+    }
     read_ones: dict[str, VersionJobs] = {}
     for some in batches(sorted(changed)):
         read_ones |= _read(tx, registry, [changed[version] for version in some])
     return {
-        row.id: (read_ones.get(row.id) or known[row.id]).with_status(VersionStatus(row.status), bool(row.serves))
+        row.id: (read_ones.get(row.id) or earlier[row.id]).with_status(VersionStatus(row.status), bool(row.serves))
         for row in live
     }
 
@@ -111,7 +113,7 @@ def _version_jobs(
             _live_job(row, version, registry, tuple(inputs.get(row.id, ())), tuple(outputs.get(row.name, ())))
             for row in rows
         ),
-        {each.dataset_id: each.generation_id for made in outputs.values() for each in made},
+        {each.dataset_id: each.generation_id for of_job in outputs.values() for each in of_job},
     )
 
 
