@@ -397,6 +397,10 @@ class Plant:
             self._workers[name] = process
         return [self._workers[each] for each in names]
 
+    def running(self, name: str) -> Process | None:
+        """A worker that was started and has not ended."""
+        return self._workers[name] if name in self._workers and not self._gone(name) else None
+
     def _gone(self, name: str) -> bool:
         return self._workers[name].process.returncode is not None
 

@@ -13,11 +13,15 @@ from qo.spark.operators.kafka_errors import explain_kafka
 from qo.spark.operators.kafka_rows import rows_of
 from qo.spark.operators.operator_context import Context, Frames
 from qo.spark.operators.stream import options
-from qo.spark.stream.kafka_admin import TIMEOUTS, open_admin
+from qo.spark.stream.kafka_admin import open_admin
 from qo.spark.stream.kafka_progress import EARLIEST, KafkaProgress, KafkaTopics
 
 _KAFKA = "kafka."  # Spark's reader passes options that begin so on to Kafka's client.
 _PLAIN = "PLAIN"
+# When an address at which nobody answers is an error; Kafka's own minute passes thrice. Not shorter than that of one
+# request.
+_TIMEOUT, _TIMEOUT_MS = "kafka.default.api.timeout.ms", "30000"
+_REQUEST_TIMEOUT = "kafka.request.timeout.ms"
 
 
 def run(context: Context) -> Frames:
@@ -49,8 +53,10 @@ def run(context: Context) -> Frames:
 
 def _reader_options(context: Context) -> dict[str, str]:
     config, run = context.config, context.run
-    kafka = {f"{_KAFKA}{name}": value for name, value in TIMEOUTS.items() if name.startswith("default.api")}
-    kafka |= {f"{_KAFKA}isolation.level": "read_committed"}
+    further = options(context)
+    kafka = {"kafka.isolation.level": "read_committed"}
+    if _REQUEST_TIMEOUT not in further:
+        kafka[_TIMEOUT] = _TIMEOUT_MS
     if "user" in config:
         mechanism = str(config.get("mechanism", _PLAIN))
         module = "plain.PlainLoginModule" if mechanism == _PLAIN else "scram.ScramLoginModule"
@@ -70,7 +76,7 @@ def _reader_options(context: Context) -> dict[str, str]:
     )
     return {
         **kafka,
-        **options(context),
+        **further,
         **{name: run.secret(str(secret)) for name, secret in config.get("secret_options", {}).items()},
         **topics,
         "kafka.bootstrap.servers": str(config["servers"]),

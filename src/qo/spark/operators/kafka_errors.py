@@ -44,8 +44,12 @@ _MEANINGS = (
         "a topic or partition of Kafka at {servers} is gone; the next attempt asks again",
     ),
     (
-        r"errors\.(?:Timeout|Disconnect|Network|BrokerNotAvailable)\w*Exception|No resolvable bootstrap|"
-        r"Failed to create new KafkaAdminClient",
+        r"config\.ConfigException(?!: No resolvable)",
+        ConfigError,
+        "Kafka's client refuses its options; correct 'options'",
+    ),
+    (
+        r"errors\.(?:Timeout|Disconnect|Network|BrokerNotAvailable)\w*Exception|No resolvable bootstrap",
         Unavailable,
         "Kafka at {servers} does not answer; check the address, whether the brokers run, and whether they can be "
         "reached by the addresses that they advertise",

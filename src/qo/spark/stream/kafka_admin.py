@@ -20,9 +20,6 @@ from pyspark.sql import SparkSession
 from qo.core.pipeline.kafka_offsets import Offsets
 from qo.errors import NotFound, UsageError
 
-# An address at which nobody answers is an error after so long; Kafka's own default is a minute, thrice.
-TIMEOUTS = {"default.api.timeout.ms": "20000", "request.timeout.ms": "15000"}
-
 _ISOLATION = "isolation.level"
 _NAMES_SHOWN = 20
 
@@ -35,7 +32,7 @@ class KafkaAdmin:
     def __init__(self, spark: SparkSession, properties: Mapping[str, str]) -> None:
         self._jvm: Any = spark._jvm
         wanted = self._jvm.java.util.Properties()
-        for name, value in {**TIMEOUTS, **properties}.items():
+        for name, value in properties.items():
             wanted.setProperty(name, value)
         self._admin = self._jvm.org.apache.kafka.clients.admin.Admin.create(wanted)
         level = properties.get(_ISOLATION, "read_committed").upper()

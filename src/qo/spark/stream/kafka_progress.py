@@ -7,6 +7,7 @@ Spark reads where its checkpoint says, so each attempt makes one of the committe
 the driver's machine:
 
     metadata        the id of the query
+    offsets/6       the same offsets: Spark wants the last two batches
     offsets/7       batch 7 ends at these offsets; 7 is the cursor of the last commit
     commits/7       and it is done
 
@@ -136,7 +137,8 @@ class KafkaProgress:
         # An id of its own: Spark would take two attempts for one query, and end the other to start this.
         query_id = Attempt(self._run.work.task_id, self._run.work.attempt).session_id
         self._write("metadata", json.dumps({"id": query_id}))
-        self._write(f"offsets/{batch}", "\n".join([_FORMAT, _NO_SETTINGS, json.dumps(offsets)]))
+        for each in range(max(0, batch - 1), batch + 1):
+            self._write(f"offsets/{each}", "\n".join([_FORMAT, _NO_SETTINGS, json.dumps(offsets)]))
         self._write(f"commits/{batch}", "\n".join([_FORMAT, json.dumps({"nextBatchWatermarkMs": 0})]))
 
     def _write(self, name: str, text: str) -> None:
