@@ -113,9 +113,8 @@ class KafkaBroker:
 
     def send(self, topic: str, *values: str | bytes | None, key: bytes | None = None, partition: int = 0) -> None:
         """Returns when all are stored."""
-        for each in values:
-            self._producer.send(self._record(topic, each, key, partition))
-        self._producer.flush()
+        for sending in [self._producer.send(self._record(topic, each, key, partition)) for each in values]:
+            sending.get()  # Raises what went wrong.
 
     def send_at(self, topic: str, unix_ms: int, value: str) -> None:
         record = self._gateway.jvm.org.apache.kafka.clients.producer.ProducerRecord

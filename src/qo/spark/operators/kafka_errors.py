@@ -69,10 +69,10 @@ def explain_kafka(config: Mapping[str, Any], error: BaseException) -> Exception 
     whole = full_text(error)
     if _NO_READER.search(whole):
         return _no_reader()
-    if found := _MALFORMED.search(whole):
+    if refusal := _MALFORMED.search(whole):
         column = f"{config.get('prefix', '')}{MALFORMED_COLUMN}"
         return BadData(
-            f"{redact_secrets(found[1])}: write 'malformed: keep' to have it as a row with the text in the column "
+            f"{redact_secrets(refusal[1])}: write 'malformed: keep' to have it as a row with the text in the column "
             f"{column}, which rebuilds nothing"
         )
     for pattern, kind, meaning in _MEANINGS:

@@ -15,7 +15,7 @@ from qo.config.settings import Settings
 from qo.errors import UsageError
 from qo.spark.io.bucketing import Bucketed
 from qo.spark.io.files import Files
-from qo.spark.stream.progress import StreamProgress
+from qo.spark.stream.stream_progress import StreamProgress
 
 Frames = Mapping[int, DataFrame | Bucketed]  # By output.
 Diagnosis = Callable[[BaseException], "BaseException | None"]

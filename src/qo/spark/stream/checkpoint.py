@@ -21,7 +21,7 @@ from qo.config.spark import BucketAccess
 from qo.errors import UsageError
 from qo.spark.engine.engine import Attempt
 from qo.spark.io.files import File
-from qo.spark.stream.progress import Checkpoint
+from qo.spark.stream.stream_progress import Checkpoint
 
 DIRECTORY = "_checkpoints"
 METADATA = "metadata"  # Holds the id of the query.

@@ -31,10 +31,10 @@ class KafkaAdmin:
 
     def __init__(self, spark: SparkSession, properties: Mapping[str, str]) -> None:
         self._jvm: Any = spark._jvm
-        wanted = self._jvm.java.util.Properties()
+        java_properties = self._jvm.java.util.Properties()
         for name, value in properties.items():
-            wanted.setProperty(name, value)
-        self._admin = self._jvm.org.apache.kafka.clients.admin.Admin.create(wanted)
+            java_properties.setProperty(name, value)
+        self._admin = self._jvm.org.apache.kafka.clients.admin.Admin.create(java_properties)
         level = properties.get(_ISOLATION, "read_committed").upper()
         isolation = self._jvm.org.apache.kafka.common.IsolationLevel.valueOf(level)
         self._list_options = self._jvm.org.apache.kafka.clients.admin.ListOffsetsOptions(isolation)
@@ -75,11 +75,11 @@ class KafkaAdmin:
 
     def first_since(self, partitions: Collection[Partition], unix_ms: int) -> Offsets:
         """Return the first records that are not older, and the end of partitions that have none."""
-        found = self._list_offsets(partitions, self._specs.forTimestamp(unix_ms))
+        firsts = self._list_offsets(partitions, self._specs.forTimestamp(unix_ms))
         ends = self.latest(partitions)
         return {
             topic: {n: ends[topic][n] if offset < 0 else offset for n, offset in offsets.items()}
-            for topic, offsets in found.items()
+            for topic, offsets in firsts.items()
         }
 
     def _list_topics(self, *, internal: bool = False) -> list[str]:
@@ -87,10 +87,10 @@ class KafkaAdmin:
         return [str(name) for name in self._admin.listTopics(options).names().get()]
 
     def _list_offsets(self, partitions: Iterable[Partition], spec: Any) -> Offsets:
-        wanted = self._jvm.java.util.HashMap()
+        specs = self._jvm.java.util.HashMap()
         for topic, number in partitions:
-            wanted.put(self._jvm.org.apache.kafka.common.TopicPartition(topic, number), spec)
-        answers = self._admin.listOffsets(wanted, self._list_options).all().get()
+            specs.put(self._jvm.org.apache.kafka.common.TopicPartition(topic, number), spec)
+        answers = self._admin.listOffsets(specs, self._list_options).all().get()
         offsets: dict[str, dict[str, int]] = {}
         for partition in answers:
             own = offsets.setdefault(str(partition.topic()), {})

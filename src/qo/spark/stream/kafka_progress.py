@@ -32,7 +32,7 @@ from qo.core.pipeline.kafka_offsets import Offsets, describe_gaps, resume
 from qo.errors import QoError, UsageError
 from qo.spark.engine.engine import Attempt
 from qo.spark.stream.kafka_admin import KafkaAdmin, Partition
-from qo.spark.stream.progress import POSITION, Checkpoint
+from qo.spark.stream.stream_progress import POSITION, Checkpoint
 
 EARLIEST, LATEST = "earliest", "latest"
 

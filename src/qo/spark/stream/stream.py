@@ -27,7 +27,7 @@ from qo.spark.io.writing import WrittenOutput
 from qo.spark.operators.operator_context import Context, Frames
 from qo.spark.quality import quality
 from qo.spark.stream.checkpoint import Checkpoints
-from qo.spark.stream.progress import POSITION, StreamProgress
+from qo.spark.stream.stream_progress import POSITION, StreamProgress
 
 TRIGGER_S = 5.0
 WATCH_S = 0.25  # Between two checks of whether the query runs, and whether it should.
