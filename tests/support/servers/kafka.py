@@ -80,7 +80,9 @@ class KafkaBroker:
             )
         assert self._process.stdout is not None
         port, token = (self._process.stdout.readline().decode().strip() for _ in range(2))
-        self._gateway = JavaGateway(gateway_parameters=GatewayParameters(port=int(port), auth_token=token))
+        # Without it, objects that are collected after the JVM's end would still be reported to it.
+        unmanaged = GatewayParameters(port=int(port), auth_token=token, enable_memory_management=False)
+        self._gateway = JavaGateway(gateway_parameters=unmanaged)
         kafka = self._gateway.jvm.kafka.server
         properties = self._properties(self._settings())
         self._format()
