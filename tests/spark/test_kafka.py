@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -18,8 +19,11 @@ import sqlalchemy as sa
 
 from qo.config.location import local_path
 from qo.dispatcher.state import schema
+from support.dispatcher.sites import proven
 from support.servers.kafka import PASSWORD, USER, KafkaBroker, reader_jars, start_kafka
 from support.servers.ports import free_ports
+from support.servers.postgres import PostgresServer
+from support.servers.s3 import S3Server
 from support.spark import session
 from support.spark.gates import Gate
 from support.spark.sites import Plant, job, pipeline, planted
@@ -280,6 +284,24 @@ async def test_expired_records_are_an_error_until_the_job_says_to_go_on(
         assert rows.position() == {topic: {"0": 4}}
 
 
+async def test_records_that_expire_while_they_are_waited_for_are_an_error_too(
+    plant: Plant, broker: KafkaBroker, reader: dict[str, str]
+) -> None:
+    await plant.workers(WORKER, **reader)
+    topic = broker.make_topic()
+    broker.send(topic, "a")
+    async with feed(plant, "gone", {"servers": broker.servers, "topics": [topic]}) as rows:
+        await rows.committed(1)
+        with broker.transaction(topic, "b", "c", "d"):
+            broker.expire(topic, before=3)  # Nobody can have read them.
+        error = await rows.failed()
+        assert "records are gone that were not read yet" in error
+        assert "'expired: skip'" in error
+        await rows.deploy(expired="skip")
+        await rows.committed(2)
+        assert rows.values() == ["a", "d"]
+
+
 async def test_records_of_a_topic_that_was_made_anew_are_read_if_the_job_says_to_go_on(
     plant: Plant, broker: KafkaBroker, reader: dict[str, str]
 ) -> None:
@@ -303,7 +325,8 @@ async def test_an_address_without_a_broker_is_an_error_that_says_so(plant: Plant
     await plant.workers(WORKER, **reader)
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
-    async with feed(plant, "nobody", {"servers": address, "topics": ["t"]}) as rows:
+    soon = {"options": {"kafka.request.timeout.ms": 2000, "kafka.default.api.timeout.ms": 3000}}
+    async with feed(plant, "nobody", {"servers": address, "topics": ["t"], **soon}) as rows:
         error = await rows.failed()
         assert f"Kafka at {address} does not answer; check the address" in error
     config = {"servers": "kafka.invalid:9092", "topics": ["t"]}
@@ -333,13 +356,16 @@ async def test_records_of_transactions_arrive_when_these_are_committed(
 ) -> None:
     await plant.workers(WORKER, **reader)
     topic = broker.make_topic()
-    broker.transact(topic, "given up", commit=False)
-    broker.transact(topic, "a", "b", commit=True)
+    with broker.transaction(topic, "given up", commit=False):
+        pass
+    with broker.transaction(topic, "a", "b"):
+        pass
     async with feed(plant, "transactions", {"servers": broker.servers, "topics": [topic]}) as rows:
         await rows.committed(2)
         await rows.pause()
-        broker.transact(topic, "c", commit=True)
-        await rows.resume()
+        with broker.transaction(topic, "c"):
+            await rows.resume()
+            await rows.became("running")
         await rows.committed(3)
         assert rows.values() == ["a", "b", "c"]
 
@@ -381,6 +407,7 @@ async def test_a_broker_that_was_away_is_read_on_where_it_was(
         assert rows.values() == ["a", "b"]
 
 
+@pytest.mark.long
 async def test_a_worker_that_is_killed_in_the_middle_of_a_batch_loses_and_repeats_no_record(
     plant: Plant, broker: KafkaBroker, reader: dict[str, str]
 ) -> None:
@@ -412,3 +439,35 @@ async def stopped(plant: Plant, name: str) -> None:
     if worker is not None:
         worker.signal(signal.SIGTERM)
         await worker.code(within_s=90)
+
+
+@pytest.mark.long
+async def test_data_in_a_bucket_needs_no_checkpoint_there_and_no_jar_of_hadoop(
+    broker: KafkaBroker,
+    reader: dict[str, str],
+    tmp_path: Path,
+    postgres_server: PostgresServer,
+    s3_server: S3Server,
+    s3_bucket: str,
+) -> None:
+    """With the state in PostgreSQL."""
+    await proven(s3_server, s3_bucket)
+    environment = {**s3_server.environment(s3_bucket), "QO_DATA": f"s3://{s3_bucket}/data"}
+    topic = broker.make_topic(partitions=2)
+    broker.send(topic, "a", "b")
+    async with planted(tmp_path / "site", postgres_server.make_database(), environment) as plant:
+        await plant.workers("bucket", **reader)
+        async with feed(plant, "bucket", {"servers": broker.servers, "topics": [topic]}) as rows:
+            await rows.committed(2)
+            await rows.pause()
+            broker.send(topic, "c", partition=1)
+            await rows.resume()
+            await rows.committed(3)
+            assert rows.position() == {topic: {"0": 2, "1": 1}}
+            names = [f"{each['location']}{name}" for each in rows.commits() for name in each["files"] or ()]
+    keys = [name.removeprefix(f"s3://{s3_bucket}/") for name in names]
+    bodies = [s3_server.admin.get_object(Bucket=s3_bucket, Key=key)["Body"].read() for key in keys]
+    tables = [parquet.ParquetFile(io.BytesIO(body)).read().to_pylist() for body in bodies]
+    assert sorted(row["value"] for table in tables for row in table) == ["a", "b", "c"]
+    listed = s3_server.admin.list_objects_v2(Bucket=s3_bucket, Prefix="data/")["Contents"]
+    assert [each["Key"] for each in listed if "_checkpoints" in each["Key"]] == []

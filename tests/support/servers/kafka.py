@@ -13,8 +13,8 @@ import itertools
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -125,15 +125,16 @@ class KafkaBroker:
         record = self._gateway.jvm.org.apache.kafka.clients.producer.ProducerRecord
         self._producer.send(record(topic, 0, unix_ms, None, value.encode())).get()
 
-    def transact(self, topic: str, *values: str, commit: bool) -> None:
-        """All values in a transaction."""
+    @contextmanager
+    def transaction(self, topic: str, *values: str, commit: bool = True) -> Iterator[None]:
+        """Values that are stored at once, and visible at the end, or never."""
         settings = self._producer_settings() | {"transactional.id": f"transaction-{next(_numbers)}"}
         producer = self._gateway.jvm.org.apache.kafka.clients.producer.KafkaProducer(self._properties(settings))
         producer.initTransactions()
         producer.beginTransaction()
         for each in values:
-            producer.send(self._record(topic, each, None, 0))
-        producer.flush()
+            producer.send(self._record(topic, each, None, 0)).get()
+        yield
         if commit:
             producer.commitTransaction()
         else:
