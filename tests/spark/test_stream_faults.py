@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from qo.agent.operator_run import Run
 from qo.api.contract.task import (
     Piece,
 )
 from qo.dispatcher.state import schema
-from qo.errors import LeaseLost
-from qo.worker.loop.cancel import Stopped, Why
 from support.dispatcher.sites import DAG, Process
-from support.servers.proxies import RequestLink
+from support.spark.gates import Gate
 from support.spark.sites import Plant, Row, job, pipeline, planted, rows_of
 from support.stores.queues import until
 
@@ -30,50 +25,6 @@ pytestmark = pytest.mark.spark
 
 
 COLUMNS = [{"name": "id", "type": "long"}, {"name": "delay", "type": "int"}]
-
-
-async def stopped(task: asyncio.Task[None], run: Run, why: Why = Why.SHUTDOWN) -> None:
-    run.cancel.request(why)
-    task.cancel()
-    await asyncio.wait({task}, timeout=30)
-    assert task.done()
-    if not task.cancelled():
-        assert isinstance(task.exception(), Stopped | LeaseLost), task.exception()
-
-
-class Gate:
-    """Between a worker and its dispatcher. Closed, it keeps what is to be committed."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self.closed = False
-        self.seen, self.missed = asyncio.Event(), asyncio.Event()
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[str]:
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: GateLink(self, self._port), "127.0.0.1", 0)
-        try:
-            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        finally:
-            server.close()
-
-
-class GateLink(RequestLink):
-    def __init__(self, gate: Gate, port: int) -> None:
-        super().__init__("127.0.0.1", port)
-        self._gate = gate
-
-    async def _connect(self) -> None:
-        await super()._connect()
-        if self._server is None:
-            self._gate.missed.set()
-
-    def request(self, head: bytes, body: bytes) -> None:
-        if self._gate.closed and head.startswith(b"POST /v1/task/commit "):
-            self._gate.seen.set()
-        else:
-            self.forward(head + body)
 
 
 def air(directory: Path) -> str:

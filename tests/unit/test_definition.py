@@ -521,6 +521,56 @@ def test_a_job_that_reads_a_database_says_what_to_read_and_no_password(
     assert message in only(refused(document(SOURCE, {**job, **reading, **fields})))
 
 
+KAFKA: dict[str, Any] = {
+    "name": "clicks",
+    "activation": "source",
+    "runtime": "spark",
+    "operator": "kafka",
+    "outputs": 1,
+    "source": {"kind": "always_on"},
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"topics": ["a"], "servers": "broker"}, "'broker'"),
+        ({}, "'topics' or 'pattern'"),
+        ({"topics": ["a"], "pattern": "b"}, "'topics' or 'pattern'"),
+        ({"topics": ["a b"]}, "'a b'"),
+        ({"topics": ["a"], "from": "2026-01-31"}, "a time with its zone"),
+        ({"topics": ["a"], "value": "json"}, "a value of JSON needs its 'columns'"),
+        ({"topics": ["a"], "malformed": "keep"}, "'malformed' is for values of JSON"),
+        ({"topics": ["a"], "value": "binary", "columns": "id int"}, "a value that is a binary has no columns"),
+        ({"topics": ["a"], "columns": "id int, Offset int"}, "there are two columns 'offset'"),
+        ({"topics": ["a"], "options": {"failOnDataLoss": False}}, "'failOnDataLoss' is no option of its own"),
+        (
+            {"topics": ["a"], "options": {"kafka.sasl.jaas.config": "x"}},
+            "everybody who sees the pipeline can read",
+        ),
+        (
+            {"topics": ["a"], "options": {"kafka.ssl.key.password": "x"}},
+            "everybody who sees the pipeline can read",
+        ),
+        ({"topics": ["a"], "secret_options": {"kafka.ssl.key.password": "x"}}, "does not list the secret 'x'"),
+        ({"topics": ["a"], "user": "qo"}, "a login is a user and a password"),
+        ({"topics": ["a"], "user": "qo", "password_secret": "x"}, "does not list the secret 'x'"),
+        ({"topics": ["a"], "mechanism": "PLAIN"}, "'mechanism' is for a login"),
+    ],
+)
+def test_a_source_of_topics_says_what_to_read_and_no_password(config: dict[str, Any], message: str):
+    assert message in only(refused(document({**KAFKA, "config": {"servers": "a:1", **config}})))
+
+
+def test_a_source_of_topics_may_be_short_and_may_say_everything():
+    short = {"name": "clicks", "operator": "kafka", "source": "always_on"}
+    config = {"servers": "a:1, [::1]:9092", "pattern": "clicks-.*", "columns": "id bigint, offset int"}
+    further = {"prefix": "kafka_", "from": "2026-01-31T00:00:00+01:00", "user": "qo", "password_secret": "db"}
+    clicks = accepted({**short, "secrets": ["db"], "config": {**config, **further}}).jobs[0]
+    assert (clicks.activation, clicks.runtime, clicks.outputs) == ("source", "spark", 1)
+    assert clicks.config["columns"] == [{"name": "id", "type": "bigint"}, {"name": "offset", "type": "int"}]
+
+
 @pytest.mark.parametrize(
     ("url", "partitions", "message"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -170,3 +172,27 @@ def test_what_to_do_about_missing_files_does_not_change_what_is_made() -> None:
     ]
     assert config_hash(jobs[0]) == config_hash(jobs[1])
     assert config_hash(jobs[2]) != config_hash(jobs[3])  # Of others it is their own affair.
+
+
+def test_how_topics_are_reached_and_what_to_do_about_gaps_does_not_change_what_is_made() -> None:
+    fields = {"name": "raw", "activation": "source", "runtime": "spark", "operator": "kafka", "outputs": 1}
+    operational: dict[str, Any] = {
+        "servers": "b:2",
+        "malformed": "keep",
+        "expired": "skip",
+        "rows_per_batch": 5,
+        "trigger_seconds": 1,
+        "user": "qo",
+        "password_secret": "kafka",
+        "mechanism": "PLAIN",
+        "options": {"kafka.security.protocol": "SSL"},
+        "secret_options": {"kafka.ssl.key.password": "key"},
+    }
+
+    def hash_of(**more: Any) -> str:
+        config = {"servers": "a:1", "topics": ["clicks"], **more}
+        return config_hash(msgspec.convert({**fields, "config": config}, Job))
+
+    assert {hash_of(**{name: value}) for name, value in operational.items()} == {hash_of()}
+    decisive: list[dict[str, Any]] = [{"topics": ["views"]}, {"from": "latest"}, {"key": "none"}, {"prefix": "k_"}]
+    assert hash_of() not in {hash_of(**each) for each in decisive}

@@ -268,11 +268,11 @@ class SparkExecutor:
             if self._shipper is not None and not is_built_in(run.work.operator):
                 self._shipper.ship(spark, run.code, run.work.operator)
             frames = call(context)
-        if stream.is_stream(frames):
-            with phases("stream"):
-                stream.run(context, frames)
-            return
         try:
+            if stream.is_stream(frames):
+                with phases("stream"):
+                    stream.run(context, frames)
+                return
             written_outputs = write_outputs(context, frames, phases)
         except Exception as error:
             for diagnose in context.diagnoses:

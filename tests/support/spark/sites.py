@@ -183,13 +183,15 @@ class Inside(Qo):
 class SparkSite(Site):
     """Nothing is set but what makes Spark start quickly."""
 
-    def __init__(self, directory: Path, state_url: str | None = None) -> None:
+    def __init__(
+        self, directory: Path, state_url: str | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
         """``state_url``: of a state that is not in the directory."""
         self._state_at = state_url or f"sqlite:{directory / '.qo' / 'state.db'}"
         scratch = directory / "scratch"  # What killed workers leave behind goes with the directory.
         scratch.mkdir(parents=True)
-        environment = {**session.ENVIRONMENT, "TMPDIR": str(scratch), "QO_LOG": "info"}
-        super().__init__(directory, self._state_at, environment)
+        own = {**session.ENVIRONMENT, "TMPDIR": str(scratch), "QO_LOG": "info", **(environment or {})}
+        super().__init__(directory, self._state_at, own)
         self._wrapper: tuple[str, ...] = ()
 
     @property
@@ -397,6 +399,10 @@ class Plant:
             self._workers[name] = process
         return [self._workers[each] for each in names]
 
+    def running(self, name: str) -> Process | None:
+        """A worker that was started and has not ended."""
+        return self._workers[name] if name in self._workers and not self._gone(name) else None
+
     def _gone(self, name: str) -> bool:
         return self._workers[name].process.returncode is not None
 
@@ -410,9 +416,11 @@ class Plant:
 
 
 @asynccontextmanager
-async def planted(directory: Path, state_url: str | None = None) -> AsyncIterator[Plant]:
+async def planted(
+    directory: Path, state_url: str | None = None, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Plant]:
     """With a dispatcher, and no workers yet."""
-    plant = Plant(SparkSite(directory, state_url))
+    plant = Plant(SparkSite(directory, state_url, environment))
     try:
         async with plant.stack:
             await plant.serve()

@@ -50,7 +50,23 @@ _OPERATIONAL = frozenset(
         "deadline",
     }
 )
-_OPERATIONAL_CONFIG = {"ingest": frozenset({"missing"})}  # By operator.
+_OPERATIONAL_CONFIG = {  # By operator.
+    "ingest": frozenset({"missing"}),
+    "kafka": frozenset(
+        {
+            "servers",
+            "malformed",
+            "expired",
+            "rows_per_batch",
+            "trigger_seconds",
+            "user",
+            "password_secret",
+            "mechanism",
+            "options",
+            "secret_options",
+        }
+    ),
+}
 _OPERATIONAL_SOURCE = frozenset({"schedule", "timezone", "offset", "webhook_path", "secret", "poll_seconds"})
 _OPERATIONAL_INPUT = frozenset({"refresh"})
 

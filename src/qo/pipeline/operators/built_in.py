@@ -6,6 +6,7 @@ from qo.pipeline.kinds import Field, Items, Record, Text
 from qo.pipeline.operators.by_key import BY_KEY
 from qo.pipeline.operators.dispatcher import DISPATCHER
 from qo.pipeline.operators.jdbc_fields import JDBC
+from qo.pipeline.operators.kafka_fields import KAFKA
 from qo.pipeline.operators.spark import SPARK
 from qo.pipeline.operators.spec import OperatorSpec
 
@@ -44,7 +45,7 @@ CONTAINER = OperatorSpec(
 )
 
 BUILT_IN: dict[str, OperatorSpec] = {
-    spec.name: spec for spec in (*SPARK, *BY_KEY, JDBC, *DISPATCHER, UDF, CONTAINER)
+    spec.name: spec for spec in (*SPARK, *BY_KEY, JDBC, KAFKA, *DISPATCHER, UDF, CONTAINER)
 }
 
 

@@ -15,6 +15,7 @@ from qo.config.settings import Settings
 from qo.errors import UsageError
 from qo.spark.io.bucketing import Bucketed
 from qo.spark.io.files import Files
+from qo.spark.stream.stream_progress import StreamProgress
 
 Frames = Mapping[int, DataFrame | Bucketed]  # By output.
 Diagnosis = Callable[[BaseException], "BaseException | None"]
@@ -62,6 +63,8 @@ class Context:
     details: dict[str, Any] = field(default_factory=dict[str, Any])  # Added to the task's result; small.
     # Tried in turn for a better error when the returned frames cannot be written.
     diagnoses: list[Diagnosis] = field(default_factory=list[Diagnosis])
+    # Of a stream that finds by itself where it was; without one, Spark's checkpoint is kept with the data.
+    progress: list[StreamProgress] = field(default_factory=list[StreamProgress])
 
     @property
     def operator(self) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from qo.agent.operator_run import Run
@@ -22,6 +21,7 @@ from qo.config.spark import BucketAccess
 from qo.errors import UsageError
 from qo.spark.engine.engine import Attempt
 from qo.spark.io.files import File
+from qo.spark.stream.stream_progress import Checkpoint
 
 DIRECTORY = "_checkpoints"
 METADATA = "metadata"  # Holds the id of the query.
@@ -32,12 +32,6 @@ _BEYOND_LAST = {"offsets": 0, "commits": 0, "state": 1}
 _NUMBERED = re.compile(
     r"(\d+)(?=[._]|$)"
 )  # 9, 9.delta, 9_1a2b.zip; not the shared files of RocksDB, 000009-1a2b.sst.
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    uri: str  # As Spark names it.
-    last: int  # The last committed batch; -1: none.
 
 
 class _Local:
@@ -115,6 +109,9 @@ class Checkpoints:
                 "rows or double them. Put it back, or change the job's config, which makes a stream that begins anew"
             )
         return Checkpoint(self._files.spark_uri(target), last.cursor)
+
+    def position(self, batch: int) -> None:
+        """The checkpoint has it."""
 
     def _copy(self, source: str, target: str) -> None:
         try:

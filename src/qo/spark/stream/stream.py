@@ -27,6 +27,7 @@ from qo.spark.io.writing import WrittenOutput
 from qo.spark.operators.operator_context import Context, Frames
 from qo.spark.quality import quality
 from qo.spark.stream.checkpoint import Checkpoints
+from qo.spark.stream.stream_progress import POSITION, StreamProgress
 
 TRIGGER_S = 5.0
 WATCH_S = 0.25  # Between two checks of whether the query runs, and whether it should.
@@ -40,9 +41,9 @@ def is_stream(frames: Frames) -> bool:
 def run(context: Context, frames: Frames) -> None:
     """Run the query until the attempt is asked to stop. Raises Stopped then, else the error that ended the query."""
     index, frame = _single_output(context, frames)
-    checkpoints = Checkpoints(context.settings, context.run, index)
-    checkpoint = checkpoints.take_over()
-    batches = Batches(context, index, checkpoint.last, checkpoints)
+    progress = context.progress[0] if context.progress else Checkpoints(context.settings, context.run, index)
+    checkpoint = progress.take_over()
+    batches = Batches(context, index, checkpoint.last, progress)
     seconds = float(context.config.get("trigger_seconds", TRIGGER_S))
     writer = frame.writeStream.foreachBatch(batches.process).option("checkpointLocation", checkpoint.uri)
     query = writer.trigger(processingTime=f"{max(0, round(seconds * 1000))} milliseconds").start()
@@ -86,11 +87,11 @@ def _watch(context: Context, query: StreamingQuery) -> None:
 class Batches:
     """Commits micro-batches. Spark calls ``process`` for each, on a thread of its own."""
 
-    def __init__(self, context: Context, output: int, last: int, checkpoints: Checkpoints) -> None:
+    def __init__(self, context: Context, output: int, last: int, progress: StreamProgress) -> None:
         self._context = context
         self._output = output
         self._last = last  # The last committed batch.
-        self._checkpoints = checkpoints
+        self._progress = progress
         # The most batches from one commit to the next.
         self._commit_gap_max = max(1, int(context.spark.conf.get(RETAINED) or 0) // 2)
         self._first = True
@@ -112,6 +113,8 @@ class Batches:
         run.wait_for_readers()  # Let rows wait in the source, not in files.
         part = run.segment(number, self._output)
         output = self._write(frame, part)
+        if (position := self._progress.position(number)) is not None:
+            part.stats[POSITION] = position
         if not output.rows and number - self._last < self._commit_gap_max:
             return
         run.cancel.check()
@@ -120,7 +123,7 @@ class Batches:
         run.log.info("committed batch %d: %d rows", number, output.rows)
         if self._first:
             self._first = False
-            self._checkpoints.delete_earlier()
+            self._progress.delete_earlier()
 
     def _write(self, frame: DataFrame, part: RunOutput) -> WrittenOutput:
         context, run = self._context, self._context.run
