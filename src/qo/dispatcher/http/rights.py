@@ -44,6 +44,8 @@ PUBLIC: Mapping[str, Need] = {
     "show_lineage": Need.READER,
     "show_column_lineage": Need.READER,
     "list_schema": Need.READER,
+    "show_columns": Need.READER,
+    "show_trend": Need.READER,
     "why": Need.READER,
     "list_checks": Need.READER,
     "list_rejections": Need.READER,
