@@ -47,7 +47,9 @@ def packed(rows: int = 10, nulls: int = 0, low: int = 1, high: int = 9, item: st
     return pack_stats({"part-0.parquet": FileStats(rows, 100, columns)})
 
 
-def check(*, passed: bool = True, severity: Literal["fail", "warn"] = "fail", name: str = "not_null amount") -> CheckBody:
+def check(
+    *, passed: bool = True, severity: Literal["fail", "warn"] = "fail", name: str = "not_null amount"
+) -> CheckBody:
     return CheckBody(output=0, name=name, kind="not_null", severity=severity, passed=passed)
 
 
@@ -55,7 +57,11 @@ def commit(
     state: State, job_: LiveJob, key: str, stats: bytes | None, *, again: str = "", checks: Any = (), **fields: Any
 ) -> Claimed:
     of = job_.inputs[0]
-    about: dict[str, Any] = {"dataset_id": of.dataset_id, "generation_id": of.generation_id or "", "partition_key": key}
+    about: dict[str, Any] = {
+        "dataset_id": of.dataset_id,
+        "generation_id": of.generation_id or "",
+        "partition_key": key,
+    }
     task = made(state, NewTask(job=job_, dedupe_key=f"{key} {again}", **about))
     held = claimed(state, task)
     body = output(held, columns=fields.pop("columns", COLUMNS), **fields)
@@ -67,7 +73,11 @@ def commit(
 
 def reject(state: State, job_: LiveJob, key: str, rows: int = 4) -> Claimed:
     held = claimed(state, partition_task(state, job_, key))
-    failed: dict[str, Any] = {"error": "not good enough", "checks": [check(passed=False)], "rejected": [output(held, rows=rows)]}
+    failed: dict[str, Any] = {
+        "error": "not good enough",
+        "checks": [check(passed=False)],
+        "rejected": [output(held, rows=rows)],
+    }
     finish(state, held, Outcome.FATAL, **failed)
     return held
 

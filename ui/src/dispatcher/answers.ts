@@ -539,3 +539,51 @@ export interface Backfill {
   created_by: string;
   ended_at: string | null;
 }
+
+export interface ColumnStatistics {
+  name: string;
+  type: unknown;
+  rows: number;
+  nulls: number | null;
+  null_share: number | null;
+  distinct: number | null;
+  least: string | null;
+  greatest: string | null;
+  least_shortened: boolean;
+  greatest_shortened: boolean;
+  bytes: number | null;
+}
+
+export interface ColumnStatisticsAnswer {
+  revision: number | null;
+  columns: ColumnStatistics[] | null;
+  pieces: number;
+  measured: number;
+  rows: number;
+  complete: boolean;
+}
+
+export interface TrendPoint {
+  revision: number | null;
+  partition_key: string | null;
+  cursor: number | null;
+  at: string;
+  task_id: string;
+  attempt: number;
+  rows: number | null;
+  bytes: number | null;
+  nulls: number | null;
+  passed: number;
+  warned: number;
+  failed: number;
+  rejected: number;
+  rejected_rows: number | null;
+  replaced: boolean;
+}
+
+export interface Trend {
+  by: "commit" | "partition";
+  points: TrendPoint[];
+  expectations: { name: string; kind: string; severity: string; passed: number; violated: number }[];
+  next: string | null;
+}
