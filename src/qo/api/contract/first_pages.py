@@ -71,6 +71,40 @@ class GridAnswer(Answer):
     more_jobs: bool = False  # Jobs beyond the first 200 are left out.
 
 
+class GridRange(Answer):
+    """Some keys that follow each other. Pass ``from_key`` and ``before`` to see only these."""
+
+    first: str
+    last: str
+    keys: int  # Of the job that has the most of them.
+    from_key: str | None = None  # Null: and all that come before.
+    before: str | None = None  # The next range begins there; null: and all that follow.
+
+
+class RangeCounts(Answer):
+    """How far a job is with each range: counts of partitions, one for each range."""
+
+    job: str
+    edition_id: str
+    done: list[int]  # Committed; those that are made again, too.
+    running: list[int]
+    waiting: list[int]
+    failed: list[int]
+    at_least: bool = False  # There is more open work than was counted.
+
+
+class GridRangesAnswer(Answer):
+    """Ranges of partitions over jobs, however many partitions there are."""
+
+    dag: str
+    version: int
+    keys: int  # Of the job that has the most of them.
+    ranges: list[GridRange]  # In ascending order of keys.
+    rows: list[RangeCounts]
+    older: str | None = None  # Pass it as ``before`` to see older keys; null: there are none.
+    more_jobs: bool = False  # Jobs beyond the first 200 are left out.
+
+
 class TimelineAttempt(Answer):
     attempt: int
     started_at: datetime

@@ -60,6 +60,7 @@ PUBLIC: Mapping[str, Need] = {
     "list_held": Need.READER,
     "list_health": Need.READER,
     "show_grid": Need.READER,
+    "show_ranges": Need.READER,
     "list_timeline": Need.READER,
     "list_durations": Need.READER,
     "search_names": Need.READER,
