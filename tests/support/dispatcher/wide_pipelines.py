@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import sqlalchemy as sa
 
+from qo.api.contract.task import Outcome
 from qo.core.pipeline.dag import Dag
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import State
-from support.dispatcher.pipelines import dag, deployed, job, source
+from support.dispatcher.pipeline_tasks import claimed, finish, partition_task
+from support.dispatcher.pipelines import dag, deployed, job, live, loaded, source
 
 _AT = {False: "'2026-01-01 00:00:00.000000'", True: "TIMESTAMPTZ '2026-01-01 00:00:00Z'"}
 _KEY = {False: "printf('k%06d', i)", True: "'k' || lpad(CAST(i AS text), 6, '0')"}
@@ -54,3 +57,13 @@ def fill_wide(state: State, partitions: int, jobs: int = 20, lag: int = 0) -> No
     if state.engine.dialect.name == "postgresql":
         with state.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(sa.text("VACUUM ANALYZE partitions"))
+
+
+def add_open_work(state: State, keys: Sequence[str], *, failed: int, running: int) -> None:
+    """Give the first job after the source tasks for these keys: first ones that failed, then ones that run or wait."""
+    step = live(loaded(state), "wide.step_01")
+    tasks = [partition_task(state, step, each) for each in keys]
+    for id_ in tasks[:failed]:
+        finish(state, claimed(state, id_), Outcome.FATAL, error="the disk is full")
+    for id_ in tasks[failed : failed + running]:
+        claimed(state, id_)

@@ -75,13 +75,12 @@ def open_shop(state: State) -> Shop:
 
 def measured(rows: int, nulls: int) -> bytes:
     """What a worker says of the one file of a day."""
-    ids = (encode_bound(text, "string", upper=True) for text in ("aa01", "zz99"))
+    first, last = (encode_bound(text, "string", upper=True) for text in ("aa01", "zz99"))
+    begin, end = (encode_bound(date(2026, 3, day), "date", upper=True) for day in (1, 2))
     columns = {
-        "id": ColumnStats(4_000, rows, 0, *ids),
+        "id": ColumnStats(4_000, rows, 0, first, last),
         "amount": ColumnStats(9_000, rows, nulls, None, None, -1.5, 99.25),
-        "day": ColumnStats(
-            80, rows, 0, *(encode_bound(date(2026, 3, 1 + n), "date", upper=True) for n in range(2))
-        ),
+        "day": ColumnStats(80, rows, 0, begin, end),
     }
     return pack_stats({"part-0.parquet": FileStats(rows, 13_080, columns)})
 

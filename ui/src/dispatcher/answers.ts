@@ -480,6 +480,34 @@ export interface Grid {
   more_jobs: boolean;
 }
 
+export interface GridRange {
+  first: string;
+  last: string;
+  keys: number;
+  from_key: string | null;
+  before: string | null;
+}
+
+export interface RangeCounts {
+  job: string;
+  edition_id: string;
+  done: number[];
+  running: number[];
+  waiting: number[];
+  failed: number[];
+  at_least: boolean;
+}
+
+export interface GridRanges {
+  dag: string;
+  version: number;
+  keys: number;
+  ranges: GridRange[];
+  rows: RangeCounts[];
+  older: string | null;
+  more_jobs: boolean;
+}
+
 export interface TimelineAttempt {
   attempt: number;
   started_at: string;
