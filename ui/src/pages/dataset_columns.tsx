@@ -51,7 +51,7 @@ export function ColumnsPanel({
     <Panel title={plural(columns.length, "column")} flush>
       <table class="stack">
         <Head
-          columns={["column", "type", "nulls", "distinct", "least", "greatest", "since", "made from", "used for"]}
+          columns={["column", "type", "#nulls", "#distinct", "least", "greatest", "since", "made from", "used for"]}
         />
         <tbody>
           {columns.map((each) => (
