@@ -85,6 +85,10 @@ def show(
     if quality:
         show_quality(session, name, by or "commit", column, partition, limit or 30)
         return
+    _show_summary(session, name)
+
+
+def _show_summary(session: Session, name: str) -> None:
     answer = ask(session, lambda client: client.get(dataset_path(name)))
     if session.json:
         session.output.document(answer)

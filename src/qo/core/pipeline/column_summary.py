@@ -104,7 +104,11 @@ class _Tally:
 def _with(so_far: list[Bound] | None, bound: Bound | None, choose: Any) -> list[Bound] | None:
     if so_far is None or bound is None:
         return None
-    return [choose((*so_far, bound), key=lambda each: each.value)]
+    return [choose((*so_far, bound), key=_value)]
+
+
+def _value(bound: Bound) -> Any:
+    return bound.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +153,8 @@ def count_nulls(files: Iterable[FileStats], column: str | None = None) -> int | 
     nulls = 0
     key = None if column is None else column.lower()
     for file in files:
-        found = [stats for name, stats in file.columns.items() if key is None or name.lower() == key]
-        if any(each.nulls is None for each in found) or (not found and file.rows):
+        columns = [stats for name, stats in file.columns.items() if key is None or name.lower() == key]
+        if any(each.nulls is None for each in columns) or (not columns and file.rows):
             return None
-        nulls += sum(each.nulls or 0 for each in found)
+        nulls += sum(each.nulls or 0 for each in columns)
     return nulls

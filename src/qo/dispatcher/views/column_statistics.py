@@ -33,9 +33,9 @@ def show(
     columns = dataset_schema.current_columns(tx, generation)
     rows, is_all = _newest_pieces(tx, generation, partition_key)
     files = file_statistics.load_files(tx, [(row["revision"], row["stats_size"]) for row in rows])
-    known = [KnownColumn(each.name, each.type, each.revision) for each in columns or ()]
-    pieces = [MeasuredPiece(revision, found) for revision, found in files.items()]
-    summaries = summarize(known, pieces)
+    described = [KnownColumn(each.name, each.type, each.revision) for each in columns or ()]
+    pieces = [MeasuredPiece(revision, measured) for revision, measured in files.items()]
+    summaries = summarize(described, pieces)
     # A commit without files has nothing that could be measured.
     is_measured = all(row["revision"] in files or not row["files"] for row in rows)
     return ColumnStatisticsAnswer(
@@ -43,7 +43,7 @@ def show(
         dataset_id=ref.id,
         generation_id=generation,
         revision=tx.value(sa.select(_generations.c.revision).where(_generations.c.id == generation)),
-        columns=None if columns is None else [_column(each, summaries.get(each.name)) for each in known],
+        columns=None if columns is None else [_column(each, summaries.get(each.name)) for each in described],
         pieces=len(rows),
         measured=len(pieces),
         rows=sum(file.rows for piece in pieces for file in piece.files),

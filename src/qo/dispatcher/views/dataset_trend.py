@@ -225,7 +225,7 @@ def _by_partition(
 def _rejected_by_key(
     tx: Tx, ref: DatasetRef, generation: str, keys: Collection[str]
 ) -> Mapping[str, tuple[int, int | None]]:
-    found: dict[str, tuple[int, int | None]] = {}
+    rejected: dict[str, tuple[int, int | None]] = {}
     key = _rejections.c.partition_key
     for some in batches(keys):
         query = (
@@ -233,16 +233,16 @@ def _rejected_by_key(
             .where(_rejections.c.dataset_id == ref.id, key.in_(some), _rejections.c.generation_id == generation)
             .group_by(key)
         )
-        found |= {name: (count, rows) for name, count, rows in tx.execute(query)}
-    return found
+        rejected |= {name: (count, rows) for name, count, rows in tx.execute(query)}
+    return rejected
 
 
 def _load_results(tx: Tx, ref: DatasetRef, attempts: Collection[Attempt]) -> _Results:
     by_attempt: dict[Attempt, Counter[str]] = defaultdict(Counter)
     by_name: dict[ExpectationName, Counter[str]] = defaultdict(Counter)
-    wanted = set(attempts)
+    listed = set(attempts)
     names = (_checks.c.name, _checks.c.kind, _checks.c.severity, _checks.c.passed)
-    for some in batches(sorted({task_id for task_id, _ in wanted})):
+    for some in batches(sorted({task_id for task_id, _ in listed})):
         query = (
             sa.select(_checks.c.task_id, _checks.c.attempt, *names, sa.func.count().label("n"))
             .where(_checks.c.task_id.in_(some), _checks.c.dataset_id == ref.id)
@@ -250,7 +250,7 @@ def _load_results(tx: Tx, ref: DatasetRef, attempts: Collection[Attempt]) -> _Re
         )
         for row in tx.all(query):
             attempt = (row["task_id"], row["attempt"])
-            if attempt in wanted:
+            if attempt in listed:
                 violated = "warned" if row["severity"] == "warn" else "failed"
                 by_attempt[attempt]["passed" if row["passed"] else violated] += row["n"]
                 name = (row["name"], row["kind"], row["severity"])

@@ -57,18 +57,18 @@ def show_ranges(
     most = max(1, COUNTED_MAX // max(1, len(jobs)))
     keys = _spine(tx, jobs, span)
     count = 0 if keys is None else _count(tx, keys, most + 1)
-    shown = min(count, most)
-    found = [] if keys is None else _split(tx, keys, shown, min(ranges, RANGES_MAX), span, is_all=count <= most)
-    counts = _Counting(tx, found)
-    open_work = backlog.counts(tx, [job.edition_id for job in jobs]) if found else {}
-    rows = [counts.row(job, open_work.get(job.edition_id, {})) for job in jobs] if found else []
+    length = min(count, most)
+    parts = [] if keys is None else _split(tx, keys, length, min(ranges, RANGES_MAX), span, is_all=count <= most)
+    counts = _Counting(tx, parts)
+    open_work = backlog.counts(tx, [job.edition_id for job in jobs]) if parts else {}
+    rows = [counts.row(job, open_work.get(job.edition_id, {})) for job in jobs] if parts else []
     return GridRangesAnswer(
         dag=dag,
         version=row["number"],
-        keys=shown,
-        ranges=found,
+        keys=length,
+        ranges=parts,
         rows=[each for each in rows if any(map(any, (each.done, each.running, each.waiting, each.failed)))],
-        older=found[0].from_key if count > most else None,
+        older=parts[0].from_key if count > most else None,
         more_jobs=len(members) > JOBS_MAX,
     )
 
@@ -114,14 +114,14 @@ def _split(tx: Tx, keys: sa.Select[Any], count: int, ranges: int, span: _Span, *
     ends = sa.or_(place == 0, place == step - 1, numbered.c.number == count - 1)
     rows = list(tx.execute(sa.select(numbered.c.key, numbered.c.number).where(ends).order_by(numbered.c.number)))
     by_number = {n: name for name, n in rows}
-    found: list[GridRange] = []
+    parts: list[GridRange] = []
     following = span.before
     for begin in range(0, count, step):
         end = min(begin + step, count) - 1
         first = by_number[end]
         # What other jobs have before the first key belongs to the first range.
         is_open = end == count - 1 and is_all
-        found.append(
+        parts.append(
             GridRange(
                 first=first,
                 last=by_number[begin],
@@ -131,7 +131,7 @@ def _split(tx: Tx, keys: sa.Select[Any], count: int, ranges: int, span: _Span, *
             )
         )
         following = first
-    return found[::-1]
+    return parts[::-1]
 
 
 class _Counting:
@@ -145,7 +145,9 @@ class _Counting:
         self._bounds = json.dumps([[each.from_key or "", each.before] for each in ranges])
 
     def row(self, job: LiveJob, open_work: Any) -> RangeCounts:
-        done, is_all = self._committed(job) if job.outputs else self._in_status(job, Status.COMPLETED, open_work)
+        committed, is_all = (
+            self._committed(job) if job.outputs else self._in_status(job, Status.COMPLETED, open_work)
+        )
         counted = [
             self._in_status(job, status, open_work) for status in (Status.RUNNING, Status.PENDING, Status.FAILED)
         ]
@@ -153,7 +155,7 @@ class _Counting:
         return RangeCounts(
             job=job.job.name,
             edition_id=job.edition_id,
-            done=done,
+            done=committed,
             running=running,
             waiting=waiting,
             failed=failed,
