@@ -6,8 +6,8 @@ known of the dataset: there is no guessing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
@@ -57,60 +57,6 @@ class ColumnSummary:
         return 2 if isinstance(self.least.value, bool) else None
 
 
-@dataclass(slots=True)
-class _Tally:
-    type: Any
-    since: int  # The revision of the first commit that has the column.
-    rows: int = 0
-    nulls: int | None = 0
-    bytes: int = 0
-    lowest: list[Bound] | None = field(default_factory=list[Bound])  # None: one is missing.
-    highest: list[Bound] | None = field(default_factory=list[Bound])
-
-    def add(self, stats: ColumnStats) -> None:
-        self.rows += stats.values
-        self.bytes += stats.size
-        self.nulls = None if self.nulls is None or stats.nulls is None else self.nulls + stats.nulls
-        if stats.nulls is not None and stats.nulls == stats.values:
-            return  # There is nothing to bound.
-        self.lowest = _with(self.lowest, self._bound(stats.lower, stats.least), min)
-        self.highest = _with(self.highest, self._bound(stats.upper, stats.greatest), max)
-
-    def add_absent(self, rows: int) -> None:
-        """Count rows of a file that lacks the column."""
-        self.rows += rows
-        self.nulls = None if self.nulls is None else self.nulls + rows
-
-    def add_unknown(self) -> None:
-        """Add a file that has the column and does not say what is in it."""
-        self.nulls = self.lowest = self.highest = None
-
-    def _bound(self, encoded: bytes | None, number: float | None) -> Bound | None:
-        if self.type in FLOATING:
-            return None if number is None else Bound(number)
-        value = None if encoded is None else decode_bound(encoded, self.type)
-        return None if value is None or encoded is None else Bound(value, is_shortened(encoded, self.type))
-
-    def summary(self) -> ColumnSummary:
-        return ColumnSummary(
-            self.rows,
-            self.nulls,
-            self.lowest[0] if self.lowest else None,
-            self.highest[0] if self.highest else None,
-            self.bytes,
-        )
-
-
-def _with(so_far: list[Bound] | None, bound: Bound | None, choose: Any) -> list[Bound] | None:
-    if so_far is None or bound is None:
-        return None
-    return [choose((*so_far, bound), key=_value)]
-
-
-def _value(bound: Bound) -> Any:
-    return bound.value
-
-
 @dataclass(frozen=True, slots=True)
 class KnownColumn:
     """A column of a dataset, and since which revision it exists."""
@@ -130,22 +76,72 @@ class MeasuredPiece:
 
 def summarize(columns: Sequence[KnownColumn], pieces: Iterable[MeasuredPiece]) -> dict[str, ColumnSummary]:
     """Return what is known of each column, by name. Columns with fields within them are left out."""
-    tallies = {each.name.lower(): _Tally(each.type, each.since) for each in columns if is_atomic(each.type)}
-    for piece in pieces:
-        for file in piece.files:
-            _add_file(tallies, piece.revision, file)
-    return {each.name: tallies[key].summary() for each in columns if (key := each.name.lower()) in tallies}
+    files = [(piece.revision, file) for piece in pieces for file in piece.files]
+    measured: dict[str, list[ColumnStats]] = {}
+    for _, file in files:
+        for name, stats in file.columns.items():
+            measured.setdefault(name, []).append(stats)
+    by_key: dict[str, list[ColumnStats]] = {}
+    for name, some in measured.items():
+        by_key.setdefault(name.lower(), []).extend(some)
+    return {
+        each.name: _summarize_column(each, by_key.get(each.name.lower(), []), files)
+        for each in columns
+        if is_atomic(each.type)
+    }
 
 
-def _add_file(tallies: Mapping[str, _Tally], revision: int, file: FileStats) -> None:
-    measured = {name.lower(): stats for name, stats in file.columns.items()}
-    for key, tally in tallies.items():
-        if key in measured:
-            tally.add(measured[key])
-        elif revision < tally.since:
-            tally.add_absent(file.rows)
-        elif file.rows:
-            tally.add_unknown()
+def _summarize_column(
+    column: KnownColumn, measured: Sequence[ColumnStats], files: Sequence[tuple[int, FileStats]]
+) -> ColumnSummary:
+    """Merge what is known of one column. ``files``: all, by revision; some may lack the column."""
+    absent, is_known = (0, True) if len(measured) == len(files) else _count_absent(column, files)
+    nulls = [each.nulls for each in measured]
+    with_values = [each for each in measured if each.nulls is None or each.nulls < each.values]
+    has_bounds = is_known and bool(with_values)
+    return ColumnSummary(
+        rows=sum(each.values for each in measured) + absent,
+        nulls=sum(each or 0 for each in nulls) + absent if is_known and None not in nulls else None,
+        least=_extreme(column.type, {(each.lower, each.least) for each in with_values}, min)
+        if has_bounds
+        else None,
+        greatest=(
+            _extreme(column.type, {(each.upper, each.greatest) for each in with_values}, max)
+            if has_bounds
+            else None
+        ),
+        bytes=sum(each.size for each in measured),
+    )
+
+
+def _count_absent(column: KnownColumn, files: Sequence[tuple[int, FileStats]]) -> tuple[int, bool]:
+    """Return the rows of files from before the column, and whether all others say what is in it."""
+    key = column.name.lower()
+    lacking = [
+        (revision, file.rows) for revision, file in files if all(name.lower() != key for name in file.columns)
+    ]
+    is_known = all(revision < column.since or not rows for revision, rows in lacking)
+    return sum(rows for revision, rows in lacking if revision < column.since), is_known
+
+
+def _extreme(
+    type_: Any, encoded: Collection[tuple[bytes | None, float | None]], choose: Callable[..., Bound]
+) -> Bound | None:
+    """Return the least or the greatest of some bounds; None if one is not known."""
+    bounds = [_bound(type_, *each) for each in encoded]
+    known_bounds = [each for each in bounds if each is not None]
+    return choose(known_bounds, key=_value) if len(known_bounds) == len(bounds) else None
+
+
+def _bound(type_: Any, encoded: bytes | None, number: float | None) -> Bound | None:
+    if type_ in FLOATING:
+        return None if number is None else Bound(number)
+    value = None if encoded is None else decode_bound(encoded, type_)
+    return None if value is None or encoded is None else Bound(value, is_shortened(encoded, type_))
+
+
+def _value(bound: Bound) -> Any:
+    return bound.value
 
 
 def count_nulls(files: Iterable[FileStats], column: str | None = None) -> int | None:

@@ -16,10 +16,12 @@ from qo.dispatcher.state import datasets, schema
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.views import dataset_schema, file_statistics
 
-PIECES_MAX = 2_000
-LOOKED_AT_MAX = 10_000  # Commits, replaced ones included: of a table that is replaced again and again, most are.
+PIECES_MAX = 10_000
+LOOKED_AT_MAX = 20_000  # Commits, replaced ones included: of a table that is replaced again and again, most are.
 
 _commits, _generations = schema.commits, schema.generations
+# Without reading what the list says: there are many.
+_HAS_FILES = (sa.func.coalesce(sa.func.length(_commits.c.files), 0) > len("[]")).label("has_files")
 
 
 def show(
@@ -37,7 +39,7 @@ def show(
     pieces = [MeasuredPiece(revision, measured) for revision, measured in files.items()]
     summaries = summarize(described, pieces)
     # A commit without files has nothing that could be measured.
-    is_measured = all(row["revision"] in files or not row["files"] for row in rows)
+    is_measured = all(row["revision"] in files or not row["has_files"] for row in rows)
     return ColumnStatisticsAnswer(
         dataset=ref.label,
         dataset_id=ref.id,
@@ -59,7 +61,7 @@ def _newest_pieces(tx: Tx, generation: str, partition_key: str | None) -> tuple[
     looked_at = newest.order_by(_commits.c.revision.desc()).limit(LOOKED_AT_MAX).subquery()
     total, oldest = tx.execute(sa.select(sa.func.count(), sa.func.min(looked_at.c.revision))).one()
     standing = (
-        sa.select(_commits.c.revision, _commits.c.files, file_statistics.SIZE)
+        sa.select(_commits.c.revision, _HAS_FILES, file_statistics.SIZE)
         .where(_commits.c.generation_id == generation, _commits.c.replaced_by.is_(None))
         .where(_commits.c.revision >= (oldest or 0))
         .order_by(_commits.c.revision.desc())
