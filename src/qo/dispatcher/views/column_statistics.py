@@ -16,8 +16,8 @@ from qo.dispatcher.state import datasets, schema
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.views import dataset_schema, file_statistics
 
-PIECES_MAX = 10_000
-LOOKED_AT_MAX = 20_000  # Commits, replaced ones included: of a table that is replaced again and again, most are.
+PIECES_MAX = 5_000
+LOOKED_AT_MAX = 10_000  # Commits, replaced ones included: of a table that is replaced again and again, most are.
 
 _commits, _generations = schema.commits, schema.generations
 # Without reading what the list says: there are many.
