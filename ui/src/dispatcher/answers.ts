@@ -18,6 +18,7 @@ export interface JobLine {
   runtime: string;
   operator: string;
   queue: string;
+  group?: string | null; // An older dispatcher does not say it.
   reads: string[];
   outputs: number;
   rebuilt: boolean;
