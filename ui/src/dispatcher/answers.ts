@@ -535,6 +535,24 @@ export interface Timeline {
   before: string | null;
 }
 
+export interface EffortPeriod {
+  begin: string;
+  tasks: number;
+  failed: number;
+  attempts: number;
+  median_s: number | null;
+  p95_s: number | null;
+  waited_s: number | null;
+  worker_s: number;
+}
+
+export interface Effort {
+  period_s: number;
+  tasks: number;
+  more: boolean;
+  periods: EffortPeriod[];
+}
+
 export interface SearchHit {
   kind: string;
   name: string;

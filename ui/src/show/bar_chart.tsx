@@ -10,7 +10,7 @@ interface Wanted {
   values: string[]; // The same, short, beside the title.
   at: number; // The chosen bar.
   onChoose: (at: number) => void;
-  onOpen: (at: number) => void;
+  onOpen?: (at: number) => void;
   table: string; // The id of the table with the same figures.
 }
 
@@ -23,7 +23,7 @@ export function BarChart({ title, parts, labels, values, at, onChoose, onOpen, t
   const press = (event: TargetedKeyboardEvent<HTMLDivElement>): void => {
     const to = moved(at, event.key, bars);
     if (to !== null) onChoose(to);
-    else if (event.key === "Enter") onOpen(at);
+    else if (event.key === "Enter" && onOpen) onOpen(at);
     else return;
     event.preventDefault();
   };
@@ -50,7 +50,7 @@ export function BarChart({ title, parts, labels, values, at, onChoose, onOpen, t
           style={{ maxWidth: `${28 * bars}px` }}
           onPointerMove={follow}
           onPointerDown={follow}
-          onDblClick={() => onOpen(at)}
+          onDblClick={() => onOpen?.(at)}
         >
           <rect class="chosen" x={(100 * at) / bars} y="0" width={100 / bars} height="100" />
           {pathsOf(parts, bars).map((path, n) => (

@@ -13,6 +13,10 @@ test("bars stand on the ground, side by side, and parts on each other", () => {
   expect(above).toBe("M4.5 33.333h41v33.333h-41z");
 });
 
+test("values below one fill the chart, too", () => {
+  expect(pathsOf([part([0.002])], 1)[0]).toContain("v100h");
+});
+
 test("little is seen, and nothing is not", () => {
   expect(pathsOf([part([1, 1_000_000])], 2)[0]).toContain("v2h");
   expect(pathsOf([part([0, null])], 2)).toEqual([""]);

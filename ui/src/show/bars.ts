@@ -11,7 +11,7 @@ const LEAST = 2; // Something must not look like nothing.
 
 export function pathsOf(parts: Part[], bars: number): string[] {
   const sums = Array.from({ length: bars }, (_, n) => parts.reduce((sum, part) => sum + (part.values[n] ?? 0), 0));
-  const most = Math.max(1, ...sums);
+  const most = Math.max(0, ...sums) || 1;
   const width = 100 / Math.max(1, bars);
   const tops = Array.from({ length: bars }, () => 100);
   return parts.map((part) => {

@@ -149,6 +149,32 @@ class DurationsAnswer(Answer):
     jobs: list[JobDurations]
 
 
+class EffortPeriod(Answer):
+    """The tasks of a job that ended in a period."""
+
+    begin: datetime
+    tasks: int = 0
+    failed: int = 0  # Of these.
+    attempts: int = 0
+    median_s: float | None = (
+        None  # Half of the completed ones ran no longer, all their attempts together; null: none.
+    )
+    p95_s: float | None = None  # The same of 95 % of them.
+    waited_s: float | None = None  # Half of all waited no longer, from when they were due.
+    worker_s: float = 0  # All attempts together: so long somebody worked, also for what failed.
+
+
+class EffortAnswer(Answer):
+    """How long the last tasks of a job ran and waited, and what worker time they took, over time."""
+
+    dag: str
+    job: str
+    period_s: int  # How long each period is; they are multiples of it in UTC.
+    tasks: int  # How many were looked at: the last thousand at most, of the last ten editions.
+    more: bool = False  # There are older ones.
+    periods: list[EffortPeriod]  # From old to new, without gaps; 61 at most.
+
+
 class SearchHit(Answer):
     kind: str  # pipeline, job, dataset, partition or task
     name: str

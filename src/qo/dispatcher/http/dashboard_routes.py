@@ -9,6 +9,7 @@ from fastapi import Query
 
 from qo.api.contract.first_pages import (
     DurationsAnswer,
+    EffortAnswer,
     GridAnswer,
     GridRangesAnswer,
     HealthPage,
@@ -18,6 +19,7 @@ from qo.api.contract.first_pages import (
 from qo.dispatcher.http.dags import Name
 from qo.dispatcher.http.routes import After, ContextParam, Limit, Routes
 from qo.dispatcher.views import (
+    job_effort,
     name_search,
     partition_grid,
     partition_ranges,
@@ -84,6 +86,17 @@ def list_durations(context: ContextParam, dag: Name) -> DurationsAnswer:
         return run_durations.list_durations(tx, dag)
 
 
+def show_effort(
+    context: ContextParam,
+    dag: Name,
+    job: Annotated[str, Query(max_length=200, description="Which job.")],
+    limit: Annotated[int, Query(ge=1, le=job_effort.TASKS_MAX, description="How many tasks at most.")] = 1_000,
+) -> EffortAnswer:
+    """Show how long the last tasks of a job ran and waited, and what worker time they took, over time."""
+    with context.state.read() as tx:
+        return job_effort.show_effort(tx, dag, job, limit)
+
+
 def search_names(
     context: ContextParam,
     text: Annotated[
@@ -103,4 +116,5 @@ def install(routes: Routes) -> None:
     routes.get("/v1/dags/{dag}/grid/ranges", show_ranges, 404, 409)
     routes.get("/v1/dags/{dag}/timeline", list_timeline, 404)
     routes.get("/v1/dags/{dag}/durations", list_durations, 404)
+    routes.get("/v1/dags/{dag}/effort", show_effort, 404)
     routes.get("/v1/search", search_names)

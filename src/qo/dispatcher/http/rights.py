@@ -63,6 +63,7 @@ PUBLIC: Mapping[str, Need] = {
     "show_ranges": Need.READER,
     "list_timeline": Need.READER,
     "list_durations": Need.READER,
+    "show_effort": Need.READER,
     "search_names": Need.READER,
     "list_scaling": Need.READER,
     "take_scaler_turn": Need.SCALER,
