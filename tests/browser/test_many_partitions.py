@@ -82,7 +82,12 @@ async def test_more_keys_than_the_table_has_are_shown_as_ranges_above_it(
         await tab.page.keyboard.press("Enter")
         # Ranges of three keys, of which the oldest has what is left over.
         await expect(tab.page.locator("table.grid thead th")).to_have_count(1 + 2)
+        await tab.shown("Chosen partitions of version 1: 2 keys")
         assert await cell(tab) == "orders, k000000: 1 done"
+        await expect(map_of(tab)).to_be_focused()
+        await tab.page.keyboard.press("Enter")
+        await tab.heading("wide.orders")
+        await tab.page.go_back()
         await tab.page.get_by_role("link", name="All partitions").click()
         await tab.shown("All partitions of version 1: 200 keys")
 
@@ -141,16 +146,15 @@ async def test_keys_walk_through_ranges_and_open_them_down_to_a_cell(link: str, 
     await tab.shown("Chosen partitions of version 1: 1,250 keys")
     assert sum("/grid" in url for url in asked(tab, begin)) == 2
     assert await cell(tab) == "step_01, k095000 to k095001, 2 keys: 2 failed"
-    await map_of(tab).focus()
     await tab.page.keyboard.press("ArrowRight")
     assert await cell(tab) == "step_01, k095002 to k095017, 16 keys: 4 running, 8 waiting, 4 failed"
     await tab.page.keyboard.press("Enter")
     await expect(tab.page.locator("table.grid thead th")).to_have_count(17)
     await expect(tab.page.locator("table.grid .c-failed")).to_have_count(4)
     await expect(tab.page.locator("table.grid td.chosen")).to_have_count(1)
-    await map_of(tab).focus()
     await tab.page.keyboard.press("Escape")
     await tab.shown("All partitions of version 1: 100,000 keys")
+    await expect(map_of(tab)).to_be_focused()
 
 
 @pytest.mark.long

@@ -1,6 +1,7 @@
 /** Partitions over jobs: the column of a day shows where it got stuck. */
 
 import type { JSX } from "preact";
+import { useRef } from "preact/hooks";
 import type { Grid, GridCell } from "../dispatcher/answers";
 import type { Dispatcher } from "../dispatcher/client";
 import { href } from "../shell/router";
@@ -27,7 +28,11 @@ export function GridPanel({ dispatcher, dag, next, query }: Asked): JSX.Element 
   );
   const at = (change: Record<string, string | null>): string =>
     href(["pipeline", dag], { view: "partitions", version, from, to, before, ...change });
-  const isPart = live.value !== null && (live.value.before !== null || Boolean(before || from || to));
+  // While another part is loaded, what is there stays, so that the focus does.
+  const wasPart = useRef(false);
+  const isPart =
+    Boolean(before || from || to) || (live.value === null ? wasPart.current : live.value.before !== null);
+  wasPart.current = isPart;
   return (
     <>
       {isPart && <RangesPanel dispatcher={dispatcher} dag={dag} query={query} />}

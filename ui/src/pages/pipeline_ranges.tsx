@@ -41,8 +41,9 @@ export function RangesPanel({ dispatcher, dag, query }: Asked): JSX.Element | nu
       throw error;
     }
   }, [of]);
-  const answer = live.value;
-  if (answer === null || answer.rows.length === 0) return null;
+  // While another part is loaded, the one before stays, so that the focus does.
+  const answer = live.value ?? (live.problem === null ? (last.current?.answer ?? null) : null);
+  if (answer === null || answer.dag !== dag || answer.rows.length === 0) return null;
   const at = spotOf(answer, job, key) ?? { row: 0, column: answer.ranges.length - 1 };
   const common = { view: "partitions", version };
   const choose = (spot: Spot): void =>
@@ -57,9 +58,11 @@ export function RangesPanel({ dispatcher, dag, query }: Asked): JSX.Element | nu
     return { ...common, from: range.from_key, to: range.before, job: answer.rows[spot.row]!.job, key: range.first };
   };
   const open = (spot: Spot): void => {
-    const range = answer.ranges[spot.column]!;
-    if (answer.ranges.length > 1) go(["pipeline", dag], inside(spot));
-    else go(["why"], { target: `${dag}.${answer.rows[spot.row]!.job}@${range.first}` });
+    const [row, range] = [answer.rows[spot.row]!, answer.ranges[spot.column]!];
+    const isDone = row.done[spot.column]! > 0 && !row.running[spot.column] && !row.failed[spot.column];
+    if (range.first !== range.last) go(["pipeline", dag], inside(spot));
+    else if (isDone) go(["dataset", `${dag}.${row.job}`], { partition: range.first });
+    else go(["why"], { target: `${dag}.${row.job}@${range.first}` });
   };
   const isWhole = !from && !to;
   const chosen = answer.ranges[at.column]!;

@@ -56,6 +56,7 @@ export function BarChart({ title, parts, labels, values, at, onChoose, onOpen, t
           {pathsOf(parts, bars).map((path, n) => (
             <path key={parts[n]!.name} d={path} style={{ fill: `var(${parts[n]!.colour})` }} />
           ))}
+          <rect class="frame" x={(100 * at) / bars} y="0" width={100 / bars} height="100" />
         </svg>
       </div>
     </figure>
