@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -18,12 +16,12 @@ from qo.ui.assets import STATIC, Assets
 from qo.ui.forwarding import Upstream
 from support.dispatcher.listeners import served
 from support.dispatcher.states import create_tables
+from support.ui.accessibility import AXE, violations
 from support.ui.browsers import PHONE, Screenshots, Tab, Tabs
 from support.ui.dashboards import visiting
 from support.ui.shops import DAYS, open_shop
 from support.ui.showcases import WORKER, fill, queue_on
 
-AXE = Path(__file__).parents[2] / "ui/node_modules/axe-core/axe.min.js"
 GZIPPED_MAX = 300_000
 
 in_browser = pytest.mark.asyncio(loop_scope="session")
@@ -86,15 +84,6 @@ async def settled(tab: Tab, route: str) -> None:
     await expect(tab.page.locator(".loading")).to_have_count(0)
     await expect(tab.page.get_by_role("alert")).to_have_count(0)
     await tab.quiet(0.1)
-
-
-async def violations(tab: Tab, *rules: str) -> list[str]:
-    """What axe finds; by these rules only, if some are named."""
-    found = await tab.page.evaluate(
-        "rules => axe.run(document, rules.length ? { runOnly: rules } : {}).then(found => found.violations)",
-        list(rules),
-    )
-    return [f"{each['id']} ({each['impact']}): {json.dumps([n['html'] for n in each['nodes']])}" for each in found]
 
 
 @pytest.mark.long

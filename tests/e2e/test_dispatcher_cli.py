@@ -106,6 +106,9 @@ def test_a_pipeline_is_looked_after_without_a_dispatcher(qo: Qo) -> None:
     assert qo.json("why", "clean_orders@2026-01-01")["verdict"] == "under_way"
     assert qo.ok("why", "clean_orders@2026-01-01").startswith("clean_orders@2026-01-01 is under way")
     assert qo.json("dataset", "show", "clean_orders")["dataset"]["job"] == "clean"
+    assert qo.json("dataset", "show", "shop.orders", "--columns")["pieces"] == 1
+    assert qo.json("dataset", "show", "shop.orders", "--quality")["points"][0]["partition_key"] == "2026-01-01"
+    assert "2026-01-01" in qo.ok("dataset", "show", "shop.orders", "--quality", "--by", "partition")
     assert qo.json("dataset", "partitions", "shop.orders")[0]["partition_key"] == "2026-01-01"
     assert qo.json("dataset", "events", "shop.orders")[0]["id"] == event
     (task,) = qo.json("run", "list", "shop.orders")
@@ -227,6 +230,9 @@ def test_history_is_purged_after_a_look_at_it(qo: Qo) -> None:
         (["emit", "shop.orders", "--cursor", "1"], 3, "no live source"),
         (["invalidate", "shop.orders"], 2, "--all"),
         (["why", "nothing"], 3, "there is no dataset"),
+        (["dataset", "show", "x", "--columns", "--quality"], 2, "--columns or --quality, not both"),
+        (["dataset", "show", "x", "--by", "commit"], 2, "--limit go with --quality"),
+        (["dataset", "show", "x", "--quality", "--by", "day"], 2, "commit or partition"),
         (["run", "cancel", "nobody"], 3, "nobody"),
         (["token", "revoke", "nobody"], 3, "qo token list"),
     ],

@@ -11,7 +11,14 @@ from qo.dispatcher.engine.loops import invalidation, router
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.versions import cutover, pausing
-from qo.dispatcher.views import name_search, partition_grid, pipeline_health, run_durations, run_timeline
+from qo.dispatcher.views import (
+    job_effort,
+    name_search,
+    partition_grid,
+    pipeline_health,
+    run_durations,
+    run_timeline,
+)
 from qo.errors import NotFound, Refused
 from support.dispatcher.pipeline_tasks import woken
 from support.dispatcher.pipelines import dag, deployed, edited, job, source, staged
@@ -185,6 +192,37 @@ def test_durations_are_those_of_the_last_completed_tasks(state: State, state_clo
     assert (clean.tasks, by_job["totals"].tasks, by_job["totals"].mean_s) == (2, 0, None)
     assert clean.mean_s == pytest.approx(20, abs=2)
     assert clean.p95_s == pytest.approx(30, abs=2)
+
+
+def test_the_effort_of_a_job_counts_failures_and_all_attempts(state: State, state_clock: Clock) -> None:
+    deployed(state, SHOP)
+    for seconds, key, outcome in ((10, MONDAY, Outcome.SUCCESS), (30, TUESDAY, Outcome.FATAL)):
+        emit(state, "shop.orders", key, partition_key=key)
+        (task,) = [each for each in tasks(state, "shop.clean") if each["partition_key"] == key]
+        state_clock.advance(5)
+        with state.write() as tx:
+            woken(tx, task["id"])
+            claim = claiming.claim(tx, ClaimRequest(task_id=task["id"], worker_id="w"), "file:/data")
+        assert isinstance(claim, Claimed)
+        state_clock.advance(seconds)
+        fence = {"task_id": task["id"], "attempt": claim.attempt, "lease_id": claim.lease_id}
+        outputs = [OutputBody(output=0)] if outcome is Outcome.SUCCESS else []
+        with state.write() as tx:
+            body = CompleteRequest(**fence, outcome=outcome, outputs=outputs)
+            completion.complete(tx, body)
+    with state.read() as tx:
+        effort = job_effort.show_effort(tx, "shop", "clean")
+        nothing = job_effort.show_effort(tx, "shop", "totals")
+    assert (effort.tasks, effort.more, effort.period_s) == (2, False, 60)
+    assert sum(each.tasks for each in effort.periods) == 2
+    assert sum(each.failed for each in effort.periods) == 1
+    assert sum(each.worker_s for each in effort.periods) == pytest.approx(40, abs=3)
+    (median,) = [each.median_s for each in effort.periods if each.median_s is not None]
+    assert median == pytest.approx(10, abs=2)
+    assert max(each.waited_s or 0 for each in effort.periods) == pytest.approx(5, abs=2)
+    assert (nothing.tasks, nothing.periods) == (0, [])
+    with state.read() as tx, pytest.raises(NotFound, match="has no job 'nothing'"):
+        job_effort.show_effort(tx, "shop", "nothing")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,16 @@ from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import backlog, bulk_changes, operator_actions
 from qo.dispatcher.tasks.creation import NewTask, create
 from qo.dispatcher.versions import cutover, overview, planning, rebuilding
-from qo.dispatcher.views import datasets, history, lineage, reading
+from qo.dispatcher.views import (
+    column_statistics,
+    dataset_trend,
+    datasets,
+    history,
+    job_effort,
+    lineage,
+    partition_ranges,
+    reading,
+)
 from qo.dispatcher.views.why.answer import why
 from qo.pipeline.registry import DEFAULT
 from support.dispatcher.pipelines import dag, deployed, edited, job, live, source, staged
@@ -46,6 +55,11 @@ def questions(keys: int) -> Mapping[str, Callable[[Tx], object]]:
         "pieces": lambda tx: reading.pieces(tx, "shop.clean", limit=100),
         "events": lambda tx: datasets.list_events(tx, "shop.orders"),
         "lineage": lambda tx: lineage.lineage(tx, "shop.clean", key, 2),
+        "effort": lambda tx: job_effort.show_effort(tx, "shop", "clean", 20),
+        "ranges": lambda tx: partition_ranges.show_ranges(tx, "shop", from_key="p5", before="p6"),
+        "columns": lambda tx: column_statistics.show(tx, "shop.clean"),
+        "trend by commit": lambda tx: dataset_trend.show(tx, "shop.clean"),
+        "trend by partition": lambda tx: dataset_trend.show(tx, "shop.clean", by=dataset_trend.By.PARTITION),
         "commits": lambda tx: history.list_commits(tx, "shop.clean"),
         "tasks": lambda tx: operator_actions.list_tasks(tx, dag="shop"),
         "plan": lambda tx: planning.forecast(tx, OTHER, DEFAULT),
@@ -72,7 +86,11 @@ def filled(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[int], An
     return open_filled
 
 
-def test_no_answer_costs_more_with_more_partitions(filled: Callable[[int], Any]) -> None:
+def test_no_answer_costs_more_with_more_partitions(
+    filled: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(column_statistics, "PIECES_MAX", 200)
+    monkeypatch.setattr(column_statistics, "LOOKED_AT_MAX", 400)
     costs: list[dict[str, tuple[int, int]]] = []
     for keys in (FEW, MANY):
         with filled(keys) as state:

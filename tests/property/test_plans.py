@@ -18,6 +18,7 @@ from support.dispatcher.pipelines import dag, edited, job, source
 pytestmark = pytest.mark.fast
 
 OPERATIONAL: list[dict[str, Any]] = [
+    {"group": "intake"},
     {"timeout_seconds": 77},
     {"heartbeat_timeout_seconds": 7},
     {"max_attempts": 8},

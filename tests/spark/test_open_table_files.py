@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,23 @@ def tables(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         }
     with opened(f"sqlite:{tmp_path / 'state.db'}", clock) as state:
         yield Tables(Shop(state, settings.dispatcher.data, deployed(state, SHOP)), clock, settings, properties)
+
+
+def test_the_least_and_the_greatest_number_are_measured_and_nan_is_left_aside(
+    spark: SparkSession, tables: Tables
+) -> None:
+    rows = [(1, 1.5), (2, None), (3, -2.25)]
+    body = tables.commit(spark, spark.createDataFrame(rows, "id int, delay double").coalesce(1), "a")
+    [file] = unpack_stats(body.file_stats).values()
+    delay = file.columns["delay"]
+    assert (delay.nulls, delay.least, delay.greatest) == (1, -2.25, 1.5)
+    assert (delay.lower, delay.upper) == (None, None)  # Engines order NaN differently.
+    body = tables.commit(
+        spark, spark.createDataFrame([(4, 7.0), (5, nan)], "id int, delay double").coalesce(1), "b"
+    )
+    [file] = unpack_stats(body.file_stats).values()
+    assert file.columns["delay"].least in (None, 7.0)
+    assert file.columns["delay"].greatest in (None, 7.0)
 
 
 def test_what_spark_writes_is_a_table_with_ids_and_bounds(spark: SparkSession, tables: Tables) -> None:

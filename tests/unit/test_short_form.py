@@ -135,6 +135,11 @@ def test_every_abbreviation_stands_for_its_explicit_form():
     assert read(SHORT) == read(EXPLICIT)
 
 
+def test_a_source_of_files_is_in_the_group_of_its_job():
+    [table, source] = jobs_of("{name: a, group: intake, files: 'in/*.csv'}").jobs
+    assert (table.group, source.group) == ("intake", "intake")
+
+
 @pytest.mark.parametrize(
     ("name", "format_"),
     [("*.csv", "csv"), ("a-*.CSV", "csv"), ("*.jsonl.gz", "json"), ("*.parquet", "parquet"), ("*.txt", "text")],

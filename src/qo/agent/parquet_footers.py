@@ -1,6 +1,7 @@
 """What the footer of a Parquet file says about it: rows, and the sizes, nulls and bounds of its columns.
 
-Bounds become those of Iceberg (``qo.core.iceberg``). A bound that any row group lacks is unknown for the file.
+Bounds become those of Iceberg (``qo.core.iceberg``); floating-point numbers stay numbers. A bound that any row group
+lacks is unknown for the file.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from datetime import date, datetime
 from decimal import Decimal
 from importlib import import_module
 from io import BytesIO
+from math import isnan
 from pathlib import Path
 from typing import Any
 
 from qo.api.contract.task import ColumnBody
-from qo.core.iceberg.iceberg_types import encode_bound, is_atomic
+from qo.core.iceberg.iceberg_types import FLOATING, encode_bound, is_atomic
 from qo.core.pipeline.file_stats import ColumnStats, FileStats
 
 SUFFIX = ".parquet"
@@ -67,7 +69,14 @@ def _column_stats(chunks: Sequence[Any], type_: Any) -> ColumnStats:
         nulls=nulls if all(each is not None and each.has_null_count for each in stats) else None,
         lower=None if lower is None else encode_bound(lower, type_, upper=False),
         upper=None if upper is None else encode_bound(upper, type_, upper=True),
+        least=_number(lower, type_),
+        greatest=_number(upper, type_),
     )
+
+
+def _number(bound: Any, type_: str) -> float | None:
+    """Return the bound of a column of floating-point numbers; None for other columns, and for NaN."""
+    return bound if type_ in FLOATING and isinstance(bound, float) and not isnan(bound) else None
 
 
 def _bounds(chunks: Sequence[Any], stats: Sequence[Any]) -> tuple[Any, Any]:
@@ -96,6 +105,8 @@ def described_stats(description: Mapping[str, Any], size: int, types: Mapping[st
                 nulls=nulls,
                 lower=_described_bound(lower, type_, upper=False),
                 upper=_described_bound(upper, type_, upper=True),
+                least=_number(lower, type_),
+                greatest=_number(upper, type_),
             )
             for name, (compressed, values, nulls, lower, upper) in description["columns"].items()
             if (type_ := types.get(name.lower())) is not None and is_atomic(type_)

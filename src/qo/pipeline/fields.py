@@ -214,6 +214,11 @@ JOB = Record(
             "The queue of the runtime from which it runs, such as one for slow jobs. Unset: the runtime's first.",
         ),
         Field(
+            "group",
+            LINE,
+            "Jobs with the same text are shown together, in lists and graphs. A change of it rebuilds nothing.",
+        ),
+        Field(
             "update_strategy",
             choice(UpdateStrategy),
             "replace: a partition written again replaces the old one. append: rows are added, once by unique_key. "

@@ -46,6 +46,7 @@ _PACKED = (".gz", ".bz2", ".zst")
 _WILDCARD = re.compile(r"[*?]")
 # Fields of a job with ``files`` that are about the announcement of the files.
 _OF_THE_SOURCE = ("partitions", "bootstrap", "backpressure_mode")
+_OF_BOTH = ("group",)
 
 
 def expand(document: Document, report: Report) -> Document:
@@ -196,7 +197,7 @@ def _expand_files(job: Fields, path: Path, report: Report) -> list[Fields]:
     source = {name: value for name, value in files.items() if name in watch}
     name = files.get("source", f"{job['name']}_files")
     announcing = {"name": name, "source": {"kind": SourceKind.FILES.value, **source}}
-    announcing |= {each: job[each] for each in _OF_THE_SOURCE if each in job}
+    announcing |= {each: job[each] for each in (*_OF_THE_SOURCE, *_OF_BOTH) if each in job}
     _find_key(announcing["source"], job.get("partitions"))
     rest = {each: value for each, value in job.items() if each not in ("files", *_OF_THE_SOURCE)}
     config = _ingest_config(files, source)

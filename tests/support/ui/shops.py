@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 
 import sqlalchemy as sa
 
-from qo.api.contract.task import CheckBody, Outcome
+from qo.api.contract.task import CheckBody, ColumnBody, Outcome
+from qo.core.iceberg.iceberg_types import encode_bound
+from qo.core.pipeline.file_stats import ColumnStats, FileStats, pack_stats
 from qo.core.pipeline.pressure import Thresholds
 from qo.dispatcher.engine.loops import pressure, release
 from qo.dispatcher.engine.release_limits import Limits
@@ -24,6 +27,11 @@ SHOP = dag(
     publish={"clean_orders": "clean"},
 )
 DAYS = [f"2026-03-{day:02}" for day in range(1, 7)]
+COLUMNS = [
+    ColumnBody(name="id", type="string"),
+    ColumnBody(name="amount", type="double"),
+    ColumnBody(name="day", type="date"),
+]
 ERROR = "AnalysisException: the column amount is missing"
 
 
@@ -42,9 +50,10 @@ def open_shop(state: State) -> Shop:
         feed(state, orders, day)
     route_all(state)
     runs = {each["partition_key"]: each["id"] for each in tasks_of(state, clean)}
-    for day in DAYS[:2]:
+    for n, day in enumerate(DAYS[:2]):
         held = claimed(state, runs[day])
-        finish(state, held, outputs=[output(held, rows=1234)], checks=[expectation(passed=True)])
+        body = output(held, rows=1234, columns=COLUMNS).model_copy(update={"file_stats": measured(1234, n)})
+        finish(state, held, outputs=[body], checks=[expectation(passed=True)])
     held = claimed(state, runs[DAYS[2]])
     finish(state, held, Outcome.FATAL, error=ERROR, traceback=f"Traceback:\n  clean.py\n{ERROR}")
     held = claimed(state, runs[DAYS[3]])
@@ -62,6 +71,18 @@ def open_shop(state: State) -> Shop:
     release.tick(state, Limits())
     pressure.tick(state, Thresholds(depth=0))
     return Shop(runs[DAYS[0]], runs[DAYS[2]], runs[DAYS[4]], runs[DAYS[3]])
+
+
+def measured(rows: int, nulls: int) -> bytes:
+    """What a worker says of the one file of a day."""
+    first, last = (encode_bound(text, "string", upper=True) for text in ("aa01", "zz99"))
+    begin, end = (encode_bound(date(2026, 3, day), "date", upper=True) for day in (1, 2))
+    columns = {
+        "id": ColumnStats(4_000, rows, 0, first, last),
+        "amount": ColumnStats(9_000, rows, nulls, None, None, -1.5, 99.25),
+        "day": ColumnStats(80, rows, 0, begin, end),
+    }
+    return pack_stats({"part-0.parquet": FileStats(rows, 13_080, columns)})
 
 
 def expectation(*, passed: bool) -> CheckBody:

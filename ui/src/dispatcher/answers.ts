@@ -18,6 +18,7 @@ export interface JobLine {
   runtime: string;
   operator: string;
   queue: string;
+  group?: string | null; // An older dispatcher does not say it.
   reads: string[];
   outputs: number;
   rebuilt: boolean;
@@ -480,6 +481,34 @@ export interface Grid {
   more_jobs: boolean;
 }
 
+export interface GridRange {
+  first: string;
+  last: string;
+  keys: number;
+  from_key: string | null;
+  before: string | null;
+}
+
+export interface RangeCounts {
+  job: string;
+  edition_id: string;
+  done: number[];
+  running: number[];
+  waiting: number[];
+  failed: number[];
+  at_least: boolean;
+}
+
+export interface GridRanges {
+  dag: string;
+  version: number;
+  keys: number;
+  ranges: GridRange[];
+  rows: RangeCounts[];
+  older: string | null;
+  more_jobs: boolean;
+}
+
 export interface TimelineAttempt {
   attempt: number;
   started_at: string;
@@ -504,6 +533,24 @@ export interface Timeline {
   now: string;
   tasks: TimelineTask[];
   before: string | null;
+}
+
+export interface EffortPeriod {
+  begin: string;
+  tasks: number;
+  failed: number;
+  attempts: number;
+  median_s: number | null;
+  p95_s: number | null;
+  waited_s: number | null;
+  worker_s: number;
+}
+
+export interface Effort {
+  period_s: number;
+  tasks: number;
+  more: boolean;
+  periods: EffortPeriod[];
 }
 
 export interface SearchHit {
@@ -538,4 +585,52 @@ export interface Backfill {
   created_at: string;
   created_by: string;
   ended_at: string | null;
+}
+
+export interface ColumnStatistics {
+  name: string;
+  type: unknown;
+  rows: number;
+  nulls: number | null;
+  null_share: number | null;
+  distinct: number | null;
+  least: string | null;
+  greatest: string | null;
+  least_shortened: boolean;
+  greatest_shortened: boolean;
+  bytes: number | null;
+}
+
+export interface ColumnStatisticsAnswer {
+  revision: number | null;
+  columns: ColumnStatistics[] | null;
+  pieces: number;
+  measured: number;
+  rows: number;
+  complete: boolean;
+}
+
+export interface TrendPoint {
+  revision: number | null;
+  partition_key: string | null;
+  cursor: number | null;
+  at: string;
+  task_id: string;
+  attempt: number;
+  rows: number | null;
+  bytes: number | null;
+  nulls: number | null;
+  passed: number;
+  warned: number;
+  failed: number;
+  rejected: number;
+  rejected_rows: number | null;
+  replaced: boolean;
+}
+
+export interface Trend {
+  by: "commit" | "partition";
+  points: TrendPoint[];
+  expectations: { name: string; kind: string; severity: string; passed: number; violated: number }[];
+  next: string | null;
 }

@@ -13,6 +13,7 @@ import { Commits, Events } from "./dataset_books";
 import { ColumnsPanel } from "./dataset_columns";
 import { Generations } from "./dataset_generations";
 import { DataPanel } from "./dataset_rows";
+import { TrendPanel } from "./dataset_trend";
 import { WithDispatcher } from "./pipelines";
 
 export function DatasetPage({ name, query }: { name: string; query: Record<string, string> }): JSX.Element {
@@ -150,8 +151,20 @@ function One({
               revision={looked.commits[0]?.revision ?? 0}
             />
             {looked.shown.columns && looked.shown.columns.length > 0 && (
-              <ColumnsPanel dispatcher={dispatcher} name={name} columns={looked.shown.columns} />
+              <ColumnsPanel
+                dispatcher={dispatcher}
+                name={name}
+                columns={looked.shown.columns}
+                partition={partition}
+                revision={looked.commits[0]?.revision ?? 0}
+              />
             )}
+            <TrendPanel
+              dispatcher={dispatcher}
+              name={name}
+              columns={(looked.shown.columns ?? []).map((each) => each.name)}
+              query={query}
+            />
             <div class="columns">
               <Commits name={name} commits={looked.commits} partition={partition} />
               <Events shown={looked.shown} events={looked.events} partition={partition} />

@@ -1,12 +1,14 @@
 /** Partitions over jobs: the column of a day shows where it got stuck. */
 
 import type { JSX } from "preact";
+import { useRef } from "preact/hooks";
 import type { Grid, GridCell } from "../dispatcher/answers";
 import type { Dispatcher } from "../dispatcher/client";
 import { href } from "../shell/router";
 import { useLive } from "../shell/ticker";
 import { Empty, Panel, Shown } from "../show/states";
 import { count, exact, plural } from "../show/text";
+import { RangesPanel } from "./pipeline_ranges";
 
 const COLUMNS = 60;
 
@@ -18,54 +20,72 @@ interface Asked {
 }
 
 export function GridPanel({ dispatcher, dag, next, query }: Asked): JSX.Element {
-  const { before = "", version = "" } = query;
+  const { before = "", version = "", from = "", to = "" } = query; // From a key on, to another: a range that was opened.
   const live = useLive(
-    () => dispatcher.get<Grid>(["dags", dag, "grid"], { before, version, limit: COLUMNS }),
-    [dag, before, version],
+    () =>
+      dispatcher.get<Grid>(["dags", dag, "grid"], { from_key: from, before: before || to, version, limit: COLUMNS }),
+    [dag, from, before || to, version],
   );
   const at = (change: Record<string, string | null>): string =>
-    href(["pipeline", dag], { view: "partitions", version, before, ...change });
+    href(["pipeline", dag], { view: "partitions", version, from, to, before, ...change });
+  // While another part is loaded, what is there stays, so that the focus does.
+  const wasPart = useRef(false);
+  const isPart =
+    Boolean(before || from || to) || (live.value === null ? wasPart.current : live.value.before !== null);
+  wasPart.current = isPart;
   return (
-    <Shown live={live} what="the partitions">
-      {(grid) => (
-        <Panel
-          title={`Partitions of version ${grid.version}`}
-          right={
-            <span class="choices">
-              {next !== null && (
-                <a class="button" href={at({ version: version ? null : String(next), before: null })}>
-                  {version ? "The active version" : `Version ${next}, which is being built`}
-                </a>
-              )}
-              {before && (
-                <a class="button" href={at({ before: null })}>
-                  Newest
-                </a>
-              )}
-              {grid.before && (
-                <a class="button" href={at({ before: grid.before })}>
-                  Older
-                </a>
-              )}
-            </span>
-          }
-          flush
-        >
-          {grid.keys.length === 0 ? (
-            <Empty title="There are no partitions">
-              They appear when a source announces one. Datasets that follow a cursor have none.
-            </Empty>
-          ) : (
-            <Matrix grid={grid} />
-          )}
-          {grid.more_jobs && <p class="quiet">Only the first {count(200)} jobs are shown.</p>}
-        </Panel>
-      )}
-    </Shown>
+    <>
+      {isPart && <RangesPanel dispatcher={dispatcher} dag={dag} query={query} />}
+      <Shown live={live} what="the partitions">
+        {(grid) => (
+          <Panel
+            title={
+              isPart ? `${plural(grid.keys.length, "key")}${spanOf(grid)}` : `Partitions of version ${grid.version}`
+            }
+            right={
+              <span class="choices">
+                {next !== null && (
+                  <a
+                    class="button"
+                    href={at({ version: version ? null : String(next), before: null, from: null, to: null })}
+                  >
+                    {version ? "The active version" : `Version ${next}, which is being built`}
+                  </a>
+                )}
+                {before && (
+                  <a class="button" href={at({ before: null })}>
+                    Newest
+                  </a>
+                )}
+                {grid.before && (
+                  <a class="button" href={at({ before: grid.before })}>
+                    Older
+                  </a>
+                )}
+              </span>
+            }
+            flush
+          >
+            {grid.keys.length === 0 ? (
+              <Empty title="There are no partitions">
+                They appear when a source announces one. Datasets that follow a cursor have none.
+              </Empty>
+            ) : (
+              <Matrix grid={grid} chosen={query.key && query.job ? `${query.job}@${query.key}` : ""} />
+            )}
+            {grid.more_jobs && <p class="quiet">Only the first {count(200)} jobs are shown.</p>}
+          </Panel>
+        )}
+      </Shown>
+    </>
   );
 }
 
-function Matrix({ grid }: { grid: Grid }): JSX.Element {
+function spanOf(grid: Grid): string {
+  return grid.keys.length < 2 ? "" : ` from ${grid.keys.at(-1)} to ${grid.keys[0]}`;
+}
+
+function Matrix({ grid, chosen }: { grid: Grid; chosen: string }): JSX.Element {
   const keys = [...grid.keys].reverse(); // Time goes to the right.
   return (
     <>
@@ -92,7 +112,7 @@ function Matrix({ grid }: { grid: Grid }): JSX.Element {
                   <a href={href(["pipeline", grid.dag], { focus: row.job })}>{row.job}</a>
                 </th>
                 {keys.map((key) => (
-                  <td key={key}>
+                  <td key={key} class={chosen === `${row.job}@${key}` ? "chosen" : undefined}>
                     {shapes.has(shapeOf(key)) && (
                       <Square dag={grid.dag} job={row.job} partition={key} cell={cells.get(key)} />
                     )}

@@ -1,18 +1,20 @@
 /** The jobs of a pipeline: as a graph that can be narrowed, and as a table that says the same. */
 
-import type { JSX } from "preact";
+import { Fragment, type JSX } from "preact";
 import { useState } from "preact/hooks";
 import type { JobLine, VersionShown } from "../dispatcher/answers";
 import { amend, href } from "../shell/router";
 import { StatusBar } from "../show/badge";
 import { Graph, type GraphEdge, type GraphNode } from "../show/graph";
-import { groupByPrefix } from "../show/grouping";
+import { declaredGroups, drawGroups } from "../show/grouping";
 import { Head } from "../show/head";
 import { neighbours } from "../show/neighbours";
 import { Panel } from "../show/states";
 import { count, plural } from "../show/text";
 
-const GROUPED_FROM = 60; // Jobs; from there on a graph is drawn in groups unless somebody wants it whole.
+// Jobs; from there on a graph is drawn in groups unless somebody wants it whole.
+const GROUPED_FROM = 60;
+const GROUPED_FROM_IF_DECLARED = 12;
 
 interface Chosen {
   focus?: string | undefined; // Only what is near this job.
@@ -25,10 +27,12 @@ export function JobsPanel({ shown, query }: { shown: VersionShown; query: Chosen
   const set = (change: Chosen): void => amend(["pipeline", shown.dag], { ...query, ...change });
   const focus = nodes.some((each) => each.id === query.focus) ? query.focus! : "";
   const steps = Number(query.steps ?? 1) || 1;
-  const isGrouped = !focus && (query.groups ?? (nodes.length > GROUPED_FROM ? "on" : "off")) !== "off";
+  const isDeclared = shown.jobs.some((job) => job.group);
+  const from = isDeclared ? GROUPED_FROM_IF_DECLARED : GROUPED_FROM;
+  const isGrouped = !focus && (query.groups ?? (nodes.length > from ? "on" : "off")) !== "off";
   const near = focus ? neighbours(nodes, edges, focus, steps) : { nodes, edges };
   const drawn = isGrouped
-    ? groupByPrefix(near.nodes, near.edges, query.groups ?? "", (group) =>
+    ? drawGroups(near.nodes, near.edges, query.groups ?? "", (group) =>
         href(["pipeline", shown.dag], { ...query, groups: group }),
       )
     : near;
@@ -50,7 +54,7 @@ export function JobsPanel({ shown, query }: { shown: VersionShown; query: Chosen
               </select>
             </label>
           )}
-          {!focus && nodes.length > 8 && (
+          {!focus && (isDeclared || nodes.length > 8) && (
             <button type="button" aria-pressed={isGrouped} onClick={() => set({ groups: isGrouped ? "off" : "on" })}>
               groups
             </button>
@@ -117,6 +121,7 @@ function graphOf(shown: VersionShown): { nodes: GraphNode[]; edges: GraphEdge[] 
   const bare = (read: string): string => read.replace(/\[\d+\]$/, "");
   const nodes: GraphNode[] = shown.jobs.map((job) => ({
     id: job.name,
+    group: job.group ?? null,
     title: job.name,
     lines: [`${job.runtime} · ${job.operator}`, stateOf(job)],
     href: href(["runs"], { dag: shown.dag, job: job.name }),
@@ -155,36 +160,75 @@ export function JobTable({ shown }: { shown: VersionShown }): JSX.Element {
       <table class="stack">
         <Head columns={["job", "reads", "tasks", "state", "dataset"]} />
         <tbody>
-          {shown.jobs.map((job) => (
-            <tr key={job.name}>
-              <td>
-                <a href={href(["runs"], { dag: shown.dag, job: job.name })}>{job.name}</a>
-              </td>
-              <td class="second wrap">{job.reads.join(", ") || <span class="quiet">a source</span>}</td>
-              <td style={{ minWidth: "110px", verticalAlign: "middle" }}>
-                <StatusBar counts={job.tasks} label={job.name} />
-              </td>
-              <td class="wrap">
-                {stateOf(job)}
-                {job.hold && stateOf(job) !== job.hold && <div class="quiet">{job.hold}</div>}
-                {job.rebuilt && <span class="chip">rebuilt</span>}
-              </td>
-              <td class="nowrap">
-                {Array.from({ length: job.outputs }, (_, n) => {
-                  const dataset = n ? `${shown.dag}.${job.name}[${n}]` : `${shown.dag}.${job.name}`;
-                  return (
-                    <span key={dataset}>
-                      <a href={href(["dataset", dataset])}>{n ? `[${n}]` : dataset}</a>{" "}
-                    </span>
-                  );
-                })}
-                <a href={href(["pipeline", shown.dag], { focus: job.name })}>neighbours</a>{" "}
-                <a href={href(["why"], { target: `${shown.dag}.${job.name}` })}>why?</a>
-              </td>
-            </tr>
+          {inGroups(shown.jobs).map(([group, jobs]) => (
+            <Fragment key={group}>
+              {group && <GroupRow group={group} jobs={jobs} />}
+              {jobs.map((job) => (
+                <JobRow key={job.name} shown={shown} job={job} />
+              ))}
+            </Fragment>
           ))}
         </tbody>
       </table>
     </Panel>
+  );
+}
+
+/** Jobs by group, those without one last. */
+function inGroups(jobs: JobLine[]): [group: string, jobs: JobLine[]][] {
+  const byName = new Map(jobs.map((job) => [job.name, job]));
+  const groups = declaredGroups(jobs.map((job) => ({ id: job.name, group: job.group })));
+  const grouped = [...groups].map(([group, names]): [string, JobLine[]] => [
+    group,
+    names.map((name) => byName.get(name)!),
+  ]);
+  const others = jobs.filter((job) => !job.group);
+  if (grouped.length === 0) return [["", others]];
+  return others.length > 0 ? [...grouped, ["in no group", others]] : grouped;
+}
+
+function GroupRow({ group, jobs }: { group: string; jobs: JobLine[] }): JSX.Element {
+  const sum = (status: string): number => jobs.reduce((all, job) => all + (job.tasks[status] ?? 0), 0);
+  const news = (["running", "failed", "pending"] as const).filter((status) => sum(status) > 0);
+  return (
+    <tr class="group">
+      <th scope="colgroup" colSpan={5}>
+        {group}{" "}
+        <span class="quiet">
+          {[plural(jobs.length, "job"), ...news.map((status) => `${count(sum(status))} ${status}`)].join(", ")}
+        </span>
+      </th>
+    </tr>
+  );
+}
+
+function JobRow({ shown, job }: { shown: VersionShown; job: JobLine }): JSX.Element {
+  return (
+    <tr>
+      <td>
+        <a href={href(["runs"], { dag: shown.dag, job: job.name })}>{job.name}</a>
+      </td>
+      <td class="second wrap">{job.reads.join(", ") || <span class="quiet">a source</span>}</td>
+      <td style={{ minWidth: "110px", verticalAlign: "middle" }}>
+        <StatusBar counts={job.tasks} label={job.name} />
+      </td>
+      <td class="wrap">
+        {stateOf(job)}
+        {job.hold && stateOf(job) !== job.hold && <div class="quiet">{job.hold}</div>}
+        {job.rebuilt && <span class="chip">rebuilt</span>}
+      </td>
+      <td class="nowrap">
+        {Array.from({ length: job.outputs }, (_, n) => {
+          const dataset = n ? `${shown.dag}.${job.name}[${n}]` : `${shown.dag}.${job.name}`;
+          return (
+            <span key={dataset}>
+              <a href={href(["dataset", dataset])}>{n ? `[${n}]` : dataset}</a>{" "}
+            </span>
+          );
+        })}
+        <a href={href(["pipeline", shown.dag], { focus: job.name })}>neighbours</a>{" "}
+        <a href={href(["why"], { target: `${shown.dag}.${job.name}` })}>why?</a>
+      </td>
+    </tr>
   );
 }

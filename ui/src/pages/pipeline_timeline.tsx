@@ -14,6 +14,7 @@ import { Head } from "../show/head";
 import { packLanes, quantile, type Run, runOf, waitedS, workedS } from "../show/lanes";
 import { Empty, Panel, Shown } from "../show/states";
 import { count, exact, plural } from "../show/text";
+import { EffortPanel } from "./job_effort";
 
 const TASKS = 300;
 const SPANS: Record<string, number> = { "5 minutes": 300, "1 hour": 3600, "6 hours": 21_600, "1 day": 86_400 };
@@ -74,6 +75,7 @@ export function TimelinePanel({ dispatcher, dag, jobs, query }: Asked): JSX.Elem
             >
               <Gantt timeline={timeline} jobs={jobs} spanS={SPANS[span] ?? null} />
             </Panel>
+            {job && <EffortPanel dispatcher={dispatcher} dag={dag} job={job} />}
             <Durations timeline={timeline} jobs={jobs} dag={dag} chosen={job} />
           </>
         )}

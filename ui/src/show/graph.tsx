@@ -9,6 +9,7 @@ import { Failure, Loading } from "./states";
 
 export interface GraphNode {
   id: string;
+  group?: string | null;
   title: string;
   lines: string[]; // Below the title.
   href: string;

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { GraphNode } from "./graph";
-import { groupByPrefix, groupsOf } from "./grouping";
+import { declaredGroups, drawGroups, groupsOf } from "./grouping";
 
 const names = ["raw", "stage_a", "stage_b", "stage_c", "mart_a", "mart_b", "report"];
 const nodes: GraphNode[] = names.map((id) => ({
@@ -22,7 +22,7 @@ test("names that begin alike are a group, if there are enough of them", () => {
 });
 
 test("a group stands for its members, with their counts and edges", () => {
-  const drawn = groupByPrefix(nodes, edges, "on", (group) => `open ${group}`);
+  const drawn = drawGroups(nodes, edges, "on", (group) => `open ${group}`);
   expect(drawn.nodes.map((each) => each.id)).toEqual(["raw", "mart_a", "mart_b", "report", "group stage"]);
   const group = drawn.nodes.at(-1)!;
   expect([group.counts, group.class, group.href]).toEqual([
@@ -37,5 +37,13 @@ test("a group stands for its members, with their counts and edges", () => {
 });
 
 test("an open group is drawn one by one", () => {
-  expect(groupByPrefix(nodes, edges, "stage", () => "").nodes).toHaveLength(names.length);
+  expect(drawGroups(nodes, edges, "stage", () => "").nodes).toHaveLength(names.length);
+});
+
+test("groups that jobs declare count instead of their names", () => {
+  const declared = nodes.map((each) => ({ ...each, group: each.id.endsWith("_a") ? "Ada's" : null }));
+  expect([...declaredGroups(declared)]).toEqual([["Ada's", ["stage_a", "mart_a"]]]);
+  const drawn = drawGroups(declared, edges, "on", () => "").nodes;
+  expect(drawn.map((each) => each.title)).toEqual(["raw", "stage_b", "stage_c", "mart_b", "report", "Ada's"]);
+  expect(drawn.at(-1)!.lines[0]).toBe("2 jobs");
 });

@@ -1,4 +1,7 @@
-/** Jobs whose names begin alike, drawn as one node: a graph of hundreds of jobs stays one that can be read. */
+/**
+ * Jobs of a group, drawn as one node: a graph of hundreds of jobs stays one that can be read. Groups are those that jobs
+ * declare; where none does, jobs whose names begin alike.
+ */
 
 import type { GraphEdge, GraphNode } from "./graph";
 
@@ -14,14 +17,22 @@ export function groupsOf(names: string[]): Map<string, string[]> {
   return new Map([...members].filter(([, own]) => own.length >= SIZE_MIN));
 }
 
+/** The groups that jobs declare, by name, in the order of their first jobs. */
+export function declaredGroups(nodes: { id: string; group?: string | null | undefined }[]): Map<string, string[]> {
+  const members = new Map<string, string[]>();
+  for (const { id, group } of nodes) if (group) members.set(group, [...(members.get(group) ?? []), id]);
+  return members;
+}
+
 /** `open`: the group whose members are drawn one by one. `link`: the address that opens a group. */
-export function groupByPrefix(
+export function drawGroups(
   nodes: GraphNode[],
   edges: GraphEdge[],
   open: string,
   link: (group: string) => string,
 ): { nodes: GraphNode[]; edges: GraphEdge[] } {
-  const closed = groupsOf(nodes.map((each) => each.id));
+  const declared = declaredGroups(nodes);
+  const closed = declared.size > 0 ? declared : groupsOf(nodes.map((each) => each.id));
   closed.delete(open);
   const groupOf = new Map<string, string>();
   for (const [group, members] of closed) for (const member of members) groupOf.set(member, group);
@@ -55,8 +66,8 @@ function merged(group: string, members: GraphNode[], link: string): GraphNode {
     .map((status) => `${counts[status]} ${status}`);
   return {
     id: `group ${group}`,
-    title: `${group}…`,
-    lines: [`${members.length} jobs`, said.join(", ") || "quiet"],
+    title: members.some((each) => each.group === group) ? group : `${group}…`,
+    lines: [members.length === 1 ? "1 job" : `${members.length} jobs`, said.join(", ") || "quiet"],
     href: link,
     counts,
     class: `group ${state}`,

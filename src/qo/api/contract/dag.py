@@ -142,6 +142,7 @@ class JobLine(Answer):
     runtime: str
     operator: str
     queue: str
+    group: str | None = None  # Jobs that people see together.
     reads: list[str] = []  # Jobs of the DAG, or published datasets of others.
     outputs: int
     rebuilt: bool = False  # It differs from the active version, so it builds data of its own.

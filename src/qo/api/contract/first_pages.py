@@ -71,6 +71,40 @@ class GridAnswer(Answer):
     more_jobs: bool = False  # Jobs beyond the first 200 are left out.
 
 
+class GridRange(Answer):
+    """Some keys that follow each other. Pass ``from_key`` and ``before`` to see only these."""
+
+    first: str
+    last: str
+    keys: int  # Of the job that has the most of them.
+    from_key: str | None = None  # Null: and all that come before.
+    before: str | None = None  # The next range begins there; null: and all that follow.
+
+
+class RangeCounts(Answer):
+    """How far a job is with each range: counts of partitions, one for each range."""
+
+    job: str
+    edition_id: str
+    done: list[int]  # Committed; those that are made again, too.
+    running: list[int]
+    waiting: list[int]
+    failed: list[int]
+    at_least: bool = False  # There is more open work than was counted.
+
+
+class GridRangesAnswer(Answer):
+    """Ranges of partitions over jobs, however many partitions there are."""
+
+    dag: str
+    version: int
+    keys: int  # Of the job that has the most of them.
+    ranges: list[GridRange]  # In ascending order of keys.
+    rows: list[RangeCounts]
+    older: str | None = None  # Pass it as ``before`` to see older keys; null: there are none.
+    more_jobs: bool = False  # Jobs beyond the first 200 are left out.
+
+
 class TimelineAttempt(Answer):
     attempt: int
     started_at: datetime
@@ -113,6 +147,32 @@ class JobDurations(Answer):
 class DurationsAnswer(Answer):
     dag: str
     jobs: list[JobDurations]
+
+
+class EffortPeriod(Answer):
+    """The tasks of a job that ended in a period."""
+
+    begin: datetime
+    tasks: int = 0
+    failed: int = 0  # Of these.
+    attempts: int = 0
+    median_s: float | None = (
+        None  # Half of the completed ones ran no longer, all their attempts together; null: none.
+    )
+    p95_s: float | None = None  # The same of 95 % of them.
+    waited_s: float | None = None  # Half of all waited no longer, from when they were due.
+    worker_s: float = 0  # All attempts together: so long somebody worked, also for what failed.
+
+
+class EffortAnswer(Answer):
+    """How long the last tasks of a job ran and waited, and what worker time they took, over time."""
+
+    dag: str
+    job: str
+    period_s: int  # How long each period is; they are multiples of it in UTC.
+    tasks: int  # How many were looked at: the last thousand at most, of the last ten editions.
+    more: bool = False  # There are older ones.
+    periods: list[EffortPeriod]  # From old to new, without gaps; 61 at most.
 
 
 class SearchHit(Answer):

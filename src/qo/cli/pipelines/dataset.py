@@ -10,12 +10,14 @@ import typer
 from qo.cli.invocation import Session, command, new_app, new_group
 from qo.cli.pipelines.dataset_lineage import lineage
 from qo.cli.pipelines.dataset_options import Generation, Limit, Name, Revision, dataset_path, note_more
+from qo.cli.pipelines.dataset_statistics import show_columns, show_quality
 from qo.cli.pipelines.diff.diff_command import diff
 from qo.cli.pipelines.dispatcher_client import ask, check_limit, pages, require_extra
 from qo.cli.pipelines.emit import fresh_key
 from qo.cli.pipelines.formatting import format_bytes, format_count, format_extent, format_timestamp
 from qo.core.pipeline.columns import describe_type
 from qo.core.words import plural
+from qo.errors import UsageError
 
 app = new_app()
 dataset = new_group(app, "dataset", "Show the data that pipelines have made, and remove it.")
@@ -40,8 +42,53 @@ def list_(
 
 
 @command(dataset, "show")
-def show(session: Session, name: Name) -> None:
-    """Show a dataset, its generations and its readers."""
+def show(
+    session: Session,
+    name: Name,
+    columns: Annotated[
+        bool,
+        typer.Option("--columns", help="Nulls, distinct values, least and greatest value of each column."),
+    ] = False,
+    quality: Annotated[
+        bool,
+        typer.Option("--quality", help="How rows, bytes, nulls and results of expectations moved."),
+    ] = False,
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            "--partition", "-p", metavar="KEY", help="With --columns or --quality: only of this partition."
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option("--by", help="With --quality: commit or partition [commit].", show_default=False),
+    ] = None,
+    column: Annotated[
+        str | None,
+        typer.Option("--column", metavar="NAME", help="With --quality: count the nulls of this column."),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", min=1, max=200, help="With --quality: show at most this many [30].", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Show a dataset, its generations and its readers; or, of its data, what workers have measured.
+
+    Neither --columns nor --quality reads data.
+    """
+    _check_show_options(columns=columns, quality=quality, partition=partition, trend=(by, column, limit))
+    if columns:
+        show_columns(session, name, partition)
+        return
+    if quality:
+        show_quality(session, name, by or "commit", column, partition, limit or 30)
+        return
+    _show_summary(session, name)
+
+
+def _show_summary(session: Session, name: str) -> None:
     answer = ask(session, lambda client: client.get(dataset_path(name)))
     if session.json:
         session.output.document(answer)
@@ -64,6 +111,17 @@ def show(session: Session, name: Name) -> None:
     if columns := answer.get("columns"):
         session.output.line("")
         session.output.table(("column", "type", "since", "revision"), [_column(each) for each in columns])
+
+
+def _check_show_options(*, columns: bool, quality: bool, partition: str | None, trend: tuple[Any, ...]) -> None:
+    if columns and quality:
+        raise UsageError("give --columns or --quality, not both")
+    if partition is not None and not (columns or quality):
+        raise UsageError("--partition goes with --columns or --quality; qo dataset partitions lists partitions")
+    if not quality and any(each is not None for each in trend):
+        raise UsageError("--by, --column and --limit go with --quality")
+    if trend[0] not in (None, "commit", "partition"):
+        raise UsageError(f"--by is commit or partition, not {trend[0]!r}")
 
 
 def _column(each: Mapping[str, Any]) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ _PRIMITIVES = {
     "timestamp_ntz": "timestamp",
     "binary": "binary",
 }
+FLOATING = frozenset({"float", "double"})
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)\Z")
 DEPTH_MAX = 30
 
@@ -115,6 +116,44 @@ def encode_bound(value: Any, spark_type: Any, *, upper: bool) -> bytes | None:
             return _decimal_bound(value, spark_type)
         case _:
             return None
+
+
+def decode_bound(bound: bytes, spark_type: Any) -> Any:
+    """Return the value that ``encode_bound`` was given, or the shortened text; None for one that Python lacks."""
+    try:
+        match spark_type:
+            case "boolean":
+                return bool(bound[0])
+            case "byte" | "short" | "integer" | "long":
+                return int.from_bytes(bound, "little", signed=True)
+            case "date":
+                return _EPOCH.date() + timedelta(days=int.from_bytes(bound, "little", signed=True))
+            case "timestamp":
+                return _EPOCH + int.from_bytes(bound, "little", signed=True) * _MICROSECOND
+            case "timestamp_ntz":
+                return (_EPOCH + int.from_bytes(bound, "little", signed=True) * _MICROSECOND).replace(tzinfo=None)
+            case "string":
+                return bound.decode("utf-8", "replace")
+            case "binary":
+                return bound
+            case str() if match := _DECIMAL.match(spark_type):
+                unscaled = int.from_bytes(bound, "big", signed=True)
+                return Decimal((unscaled < 0, tuple(map(int, str(abs(unscaled)))), -int(match[2])))
+            case _:
+                return None
+    except (OverflowError, IndexError):
+        return None
+
+
+def is_shortened(bound: bytes, spark_type: Any) -> bool:
+    """Whether a bound may be one of a longer text, of which only the beginning was kept."""
+    match spark_type:
+        case "string":
+            return len(bound.decode("utf-8", "replace")) >= TEXT_CHARS
+        case "binary":
+            return len(bound) >= TEXT_CHARS
+        case _:
+            return False
 
 
 def _text_bound(text: str, *, upper: bool) -> bytes | None:

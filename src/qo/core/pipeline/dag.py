@@ -145,6 +145,7 @@ class Job(_Part, frozen=True, kw_only=True):
     operator: str
     outputs: int
     queue: str | None = None  # Of the runtime; None: its first.
+    group: str | None = None  # Jobs that people see together.
     update_strategy: UpdateStrategy = UpdateStrategy.REPLACE
     inputs: tuple[Input, ...] = ()
     execution_strategy: Strategy | None = None

@@ -1,7 +1,8 @@
 """What a worker measures of each file that it writes, so that tables can be described without opening files.
 
 Bounds are encoded as single values of Apache Iceberg: little-endian numbers, UTF-8 texts, days, microseconds. Bounds of
-long texts are shortened, an upper one so that it is still above every value.
+long texts are shortened, an upper one so that it is still above every value. Floating-point numbers have no such
+bounds, which would have to order NaN; their least and greatest number is measured for people.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class ColumnStats(msgspec.Struct, frozen=True, array_like=True):
     nulls: _Number | None  # None: unknown.
     lower: bytes | None = None  # None: unknown, or there are only nulls.
     upper: bytes | None = None
+    least: float | None = None  # Of floating-point numbers; NaN is left aside.
+    greatest: float | None = None
 
 
 class FileStats(msgspec.Struct, frozen=True, array_like=True):

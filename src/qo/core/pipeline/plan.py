@@ -32,6 +32,7 @@ _OPERATIONAL = frozenset(
     {
         "name",
         "queue",
+        "group",
         "scaling",
         "max_queue_depth",
         "max_queue_age",

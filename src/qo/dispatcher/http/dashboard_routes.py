@@ -7,10 +7,29 @@ from typing import Annotated
 
 from fastapi import Query
 
-from qo.api.contract.first_pages import DurationsAnswer, GridAnswer, HealthPage, SearchAnswer, TimelineAnswer
+from qo.api.contract.first_pages import (
+    DurationsAnswer,
+    EffortAnswer,
+    GridAnswer,
+    GridRangesAnswer,
+    HealthPage,
+    SearchAnswer,
+    TimelineAnswer,
+)
 from qo.dispatcher.http.dags import Name
 from qo.dispatcher.http.routes import After, ContextParam, Limit, Routes
-from qo.dispatcher.views import name_search, partition_grid, pipeline_health, run_durations, run_timeline
+from qo.dispatcher.views import (
+    job_effort,
+    name_search,
+    partition_grid,
+    partition_ranges,
+    pipeline_health,
+    run_durations,
+    run_timeline,
+)
+
+Version = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="A live version; unset: the active one.")]
+FromKey = Annotated[str | None, Query(max_length=200, description="Only keys from this one on.")]
 
 
 def list_health(context: ContextParam, after: After = None, limit: Limit = 100) -> HealthPage:
@@ -22,9 +41,8 @@ def list_health(context: ContextParam, after: After = None, limit: Limit = 100) 
 def show_grid(
     context: ContextParam,
     dag: Name,
-    version: Annotated[
-        int | None, Query(ge=1, le=2**31 - 1, description="A live version; unset: the active one.")
-    ] = None,
+    version: Version = None,
+    from_key: FromKey = None,
     before: Annotated[
         str | None, Query(max_length=200, description="Only keys before this one: the before of the last answer.")
     ] = None,
@@ -32,7 +50,22 @@ def show_grid(
 ) -> GridAnswer:
     """Show partitions over jobs: how far each job has come with the newest partitions."""
     with context.state.read() as tx:
-        return partition_grid.show_grid(tx, dag, version=version, before=before, limit=limit)
+        return partition_grid.show_grid(tx, dag, version=version, from_key=from_key, before=before, limit=limit)
+
+
+def show_ranges(
+    context: ContextParam,
+    dag: Name,
+    version: Version = None,
+    from_key: FromKey = None,
+    before: Annotated[str | None, Query(max_length=200, description="Only keys before this one.")] = None,
+    ranges: Annotated[int, Query(ge=1, le=partition_ranges.RANGES_MAX, description="How many at most.")] = 60,
+) -> GridRangesAnswer:
+    """Show ranges of partitions over jobs, with counts: how far each job has come, however many there are."""
+    with context.state.read() as tx:
+        return partition_ranges.show_ranges(
+            tx, dag, version=version, from_key=from_key, before=before, ranges=ranges
+        )
 
 
 def list_timeline(
@@ -53,6 +86,17 @@ def list_durations(context: ContextParam, dag: Name) -> DurationsAnswer:
         return run_durations.list_durations(tx, dag)
 
 
+def show_effort(
+    context: ContextParam,
+    dag: Name,
+    job: Annotated[str, Query(max_length=200, description="Which job.")],
+    limit: Annotated[int, Query(ge=1, le=job_effort.TASKS_MAX, description="How many tasks at most.")] = 1_000,
+) -> EffortAnswer:
+    """Show how long the last tasks of a job ran and waited, and what worker time they took, over time."""
+    with context.state.read() as tx:
+        return job_effort.show_effort(tx, dag, job, limit)
+
+
 def search_names(
     context: ContextParam,
     text: Annotated[
@@ -69,6 +113,8 @@ def search_names(
 def install(routes: Routes) -> None:
     routes.get("/v1/health", list_health)
     routes.get("/v1/dags/{dag}/grid", show_grid, 404, 409)
+    routes.get("/v1/dags/{dag}/grid/ranges", show_ranges, 404, 409)
     routes.get("/v1/dags/{dag}/timeline", list_timeline, 404)
     routes.get("/v1/dags/{dag}/durations", list_durations, 404)
+    routes.get("/v1/dags/{dag}/effort", show_effort, 404)
     routes.get("/v1/search", search_names)

@@ -51,6 +51,7 @@ commits = sa.Table(
     column("file_stats", sa.LargeBinary, null=True),  # Of each file and column, packed; only tables need them.
     sa.Index("ix_commits_task_id", "task_id", "attempt"),
     sa.Index("ix_commits_segments", "generation_id", "cursor", **where("cursor IS NOT NULL")),
+    sa.Index("ix_commits_generation", "generation_id", "revision"),
     sa.Index("ix_commits_partition", "generation_id", "partition_key", "revision"),
     sa.Index("ix_commits_replaced", "replaced_by", **where("replaced_by IS NOT NULL")),
 )

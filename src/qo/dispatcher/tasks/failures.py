@@ -102,6 +102,12 @@ def open_of(live: Topology, edition: str, after: Place | None, limit: int) -> sa
     return sa.select(some.c.id, some.c.created_at, _mended(some, _appending(live)).label("mended"))
 
 
+def open_keys(live: Topology, edition: str) -> sa.Select[Any]:
+    """Select the partition keys of the open failures among the newest failed tasks of an edition."""
+    some = _failed_of(edition, None, LOOKED_AT_MAX)
+    return sa.select(some.c.partition_key).where(sa.not_(_mended(some, _appending(live))))
+
+
 def _place(row: sa.RowMapping) -> Place:
     return row["created_at"], row["id"]
 

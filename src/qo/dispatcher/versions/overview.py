@@ -119,6 +119,7 @@ def _job_lines(
             runtime=definitions[row["name"]].runtime,
             operator=definitions[row["name"]].operator,
             queue=row["queue"],
+            group=definitions[row["name"]].group,
             reads=[_input_name(each) for each in definitions[row["name"]].inputs],
             outputs=definitions[row["name"]].outputs,
             rebuilt=row["edition_id"] not in shared,

@@ -34,15 +34,18 @@ _tasks, _partitions = schema.tasks, schema.partitions
 
 
 def show_grid(
-    tx: Tx, dag: str, *, version: int | None = None, before: str | None = None, limit: int = 60
+    tx: Tx,
+    dag: str,
+    *,
+    version: int | None = None,
+    from_key: str | None = None,
+    before: str | None = None,
+    limit: int = 60,
 ) -> GridAnswer:
-    """Show the newest keys of a live version, or those before a key. Raises NotFound."""
-    live = topology.load(tx)
-    row = _choose_version(tx, dag, version)
-    members = [live.jobs[each] for each in backlog.editions(tx, row["id"]) if each in live.jobs]
-    members.sort(key=lambda job: (live.depth[job.edition_id], job.job.name))
+    """Show the newest keys of a live version, or those from a key on, or before one. Raises NotFound."""
+    row, members = list_jobs(tx, dag, version)
     first = members[:JOBS_MAX]
-    keys = _newest_keys(tx, first, before, limit + 1)
+    keys = _newest_keys(tx, first, from_key, before, limit + 1)
     columns = keys[:limit]
     rows = [GridRow(job=job.job.name, edition_id=job.edition_id, cells=_cells(tx, job, columns)) for job in first]
     return GridAnswer(
@@ -55,6 +58,14 @@ def show_grid(
     )
 
 
+def list_jobs(tx: Tx, dag: str, version: int | None) -> tuple[sa.RowMapping, list[LiveJob]]:
+    """Return a live version, or the active one, and its jobs, each after those that it reads. Raises NotFound."""
+    live = topology.load(tx)
+    row = _choose_version(tx, dag, version)
+    members = [live.jobs[each] for each in backlog.editions(tx, row["id"]) if each in live.jobs]
+    return row, sorted(members, key=lambda job: (live.depth[job.edition_id], job.job.name))
+
+
 def _choose_version(tx: Tx, dag: str, number: int | None) -> sa.RowMapping:
     if number is None and (active := records.active(tx, dag)) is not None:
         return active
@@ -64,7 +75,9 @@ def _choose_version(tx: Tx, dag: str, number: int | None) -> sa.RowMapping:
     return version
 
 
-def _newest_keys(tx: Tx, jobs: Collection[LiveJob], before: str | None, limit: int) -> list[str]:
+def _newest_keys(
+    tx: Tx, jobs: Collection[LiveJob], from_key: str | None, before: str | None, limit: int
+) -> list[str]:
     keys: set[str] = set()
     for job in jobs:
         committed = [
@@ -81,6 +94,7 @@ def _newest_keys(tx: Tx, jobs: Collection[LiveJob], before: str | None, limit: i
         for query in (*committed, worked_on):
             key = query.selected_columns[0]
             some = query if before is None else query.where(key < before)
+            some = some if from_key is None else some.where(key >= from_key)
             keys.update(tx.execute(some.order_by(key.desc()).limit(limit)).scalars())
     return _sort_descending(tx, keys)[:limit]
 

@@ -58,7 +58,7 @@ def _newest(tx: Tx, dag: str, job: str | None, before: datetime | None, limit: i
     """Merge the newest tasks of each status: an index leads to each of these, and to no other tasks."""
     rows: list[sa.RowMapping] = []
     for status in Status:
-        for edition in [None] if job is None else _editions(tx, dag, job):
+        for edition in [None] if job is None else list_editions(tx, dag, job):
             query = sa.select(*_COLUMNS).where(_tasks.c.status == status)
             query = query.where(_tasks.c.dag == dag if edition is None else _tasks.c.edition_id == edition)
             if before is not None:
@@ -67,7 +67,7 @@ def _newest(tx: Tx, dag: str, job: str | None, before: datetime | None, limit: i
     return sorted(rows, key=lambda row: (row["created_at"], row["id"]), reverse=True)[:limit]
 
 
-def _editions(tx: Tx, dag: str, job: str) -> list[str]:
+def list_editions(tx: Tx, dag: str, job: str) -> list[str]:
     """Return the editions that a job has had, the last ten of them."""
     jobs, versions = schema.jobs, schema.dag_versions
     query = (

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from importlib import import_module
+from math import isfinite
 from typing import Any
 
 from pyspark import TaskContext
@@ -343,4 +344,6 @@ def _plain_value(value: Any) -> Any:
         return value if len(value) <= TEXT_CHARS_MAX else None
     if isinstance(value, bool | int):
         return value
+    if isinstance(value, float):
+        return value if isfinite(value) else None  # JSON has no others.
     return str(value) if isinstance(value, date | Decimal) else None
