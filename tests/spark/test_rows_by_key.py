@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from pyspark.sql import SparkSession
 from qo.dispatcher.commits import removals
 from qo.dispatcher.state import datasets
 from qo.errors import UsageError
-from qo.spark.operators import latest
+from qo.spark.operators import latest, standing_footers
 from qo.testing.spark import run_operator
 from support.dispatcher.pipelines import dag, deployed, edited, job, loaded, source, staged
 from support.dispatcher.states import Clock, opened
 from support.spark import keyed_model
 from support.spark.keyed_site import KeyedSite, site
+
+parquet: Any = import_module("pyarrow.parquet")
 
 pytestmark = pytest.mark.spark
 
@@ -199,6 +202,39 @@ def test_a_task_says_what_it_has_written_and_leaves_other_buckets_alone(open_sit
     (late,) = shop.settle()
     assert late["rows_too_late"] == 1
     assert not [row for row in shop.rows("customers") if row["id"] == "k7"]
+
+
+def test_a_merge_tries_no_dictionary_where_the_files_before_have_none(
+    open_site: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {"keys": ["id"], "sequence_by": "at", "buckets": 2}
+    wanted = dag("shop", source("log"), job("customers", reads="log", operator="latest", config=config, **CHANGE))
+    shop = open_site(wanted, (("id", "string"), ("at", "long"), ("name", "string")))
+    landed: dict[str, Row] = {}
+
+    def land(at: int, name: str) -> None:
+        rows = [{"id": f"k{n}", "at": at, "name": name.format(n)} for n in range(2_000 * min(at, 1), 4_000)]
+        landed.update({row["id"]: row for row in rows})
+        shop.land("log", f"{at}", rows)
+        shop.settle()
+        assert in_order(shop.rows("customers")) == in_order(landed.values())
+
+    monkeypatch.setattr(standing_footers, "RELEARNED_EVERY", 10**9)
+    land(0, "name {}")
+    assert columns_with_dictionaries(shop) == {"at"}
+    land(1, "the same")
+    assert columns_with_dictionaries(shop) == {"at"}
+    monkeypatch.setattr(standing_footers, "RELEARNED_EVERY", 1)  # The writer finds out again.
+    land(2, "the same")
+    assert columns_with_dictionaries(shop) == {"at", "name"}
+
+
+def columns_with_dictionaries(shop: KeyedSite) -> set[str]:
+    pieces = shop.committed("customers")
+    paths = [f"{piece.location}{name}".removeprefix("file:") for piece in pieces for name in piece.files]
+    groups = [parquet.read_metadata(path).row_group(0) for path in paths]
+    chunks = [group.column(at) for group in groups for at in range(group.num_columns)]
+    return {each.path_in_schema for each in chunks if each.has_dictionary_page}
 
 
 def bucket_of(shop: KeyedSite, key: str) -> int:
