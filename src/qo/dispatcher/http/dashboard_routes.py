@@ -7,10 +7,24 @@ from typing import Annotated
 
 from fastapi import Query
 
-from qo.api.contract.first_pages import DurationsAnswer, GridAnswer, HealthPage, SearchAnswer, TimelineAnswer
+from qo.api.contract.first_pages import (
+    DurationsAnswer,
+    GridAnswer,
+    HealthPage,
+    SearchAnswer,
+    TimelineAnswer,
+    WaitingPage,
+)
 from qo.dispatcher.http.dags import Name
 from qo.dispatcher.http.routes import After, ContextParam, Limit, Routes
-from qo.dispatcher.views import name_search, partition_grid, pipeline_health, run_durations, run_timeline
+from qo.dispatcher.views import (
+    name_search,
+    partition_grid,
+    pipeline_health,
+    run_durations,
+    run_timeline,
+    waiting_partitions,
+)
 
 
 def list_health(context: ContextParam, after: After = None, limit: Limit = 100) -> HealthPage:
@@ -33,6 +47,21 @@ def show_grid(
     """Show partitions over jobs: how far each job has come with the newest partitions."""
     with context.state.read() as tx:
         return partition_grid.show_grid(tx, dag, version=version, before=before, limit=limit)
+
+
+def list_waiting(
+    context: ContextParam,
+    dag: Name,
+    version: Annotated[
+        int | None, Query(ge=1, le=2**31 - 1, description="A live version; unset: the active one.")
+    ] = None,
+    job: Annotated[str | None, Query(max_length=200, description="Only partitions of this job.")] = None,
+    after: After = None,
+    limit: Limit = 100,
+) -> WaitingPage:
+    """List the partitions that are made of others and wait for the rest of them, such as months for their days."""
+    with context.state.read() as tx:
+        return waiting_partitions.list_waiting(tx, dag, version=version, job=job, after=after, limit=limit)
 
 
 def list_timeline(
@@ -69,6 +98,7 @@ def search_names(
 def install(routes: Routes) -> None:
     routes.get("/v1/health", list_health)
     routes.get("/v1/dags/{dag}/grid", show_grid, 404, 409)
+    routes.get("/v1/dags/{dag}/waiting", list_waiting, 404, 409)
     routes.get("/v1/dags/{dag}/timeline", list_timeline, 404)
     routes.get("/v1/dags/{dag}/durations", list_durations, 404)
     routes.get("/v1/search", search_names)

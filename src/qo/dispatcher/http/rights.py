@@ -58,6 +58,7 @@ PUBLIC: Mapping[str, Need] = {
     "list_held": Need.READER,
     "list_health": Need.READER,
     "show_grid": Need.READER,
+    "list_waiting": Need.READER,
     "list_timeline": Need.READER,
     "list_durations": Need.READER,
     "search_names": Need.READER,
