@@ -38,6 +38,9 @@ from qo.spark.operators.standing_buckets import StandingBuckets, standing_bucket
 
 BROADCAST_KEYS_MAX = 1_000_000  # With more keys, new and committed rows are sorted together.
 WRITERS_AT_ONCE = "spark.sql.maxConcurrentOutputFileWriters"
+OPEN_COST = "spark.sql.files.openCostInBytes"  # By which Spark decides how many files a task reads.
+SPLIT_BYTES = 128 << 20  # Spark's own limit of what one task reads.
+READING_TASKS_MAX = 200
 _FRESH = "__qo_fresh"  # Whether a row is new to the output.
 _OURS, _THEIRS = "__qo_ours", "__qo_theirs"
 
@@ -196,6 +199,8 @@ class _Merge:
     def _outputs(self, merged: DataFrame, buckets: Collection[int], *, are_known: bool = False) -> Frames:
         """Return the frames of the outputs. ``merged``: rows and deletions of the buckets that are written;
         ``are_known``: mostly rows as they are committed now."""
+        if are_known:
+            self._read_few_files_at_once(buckets)
         frames: dict[int, DataFrame | Bucketed] = {
             0: self._bucketed(merged.where(~column(DELETED)).drop(DELETED), self._rows, buckets, are_known)
         }
@@ -206,6 +211,12 @@ class _Merge:
             deletions = deletions.select(*self._rules.key_columns, self._rules.sequence, BUCKET)
             frames[1] = self._bucketed(spread(deletions, self._rules), self._deletions, buckets, are_known)
         return frames
+
+    def _read_few_files_at_once(self, buckets: Collection[int]) -> None:
+        """Have a task read one file, if there are not very many: it then has one bucket in memory, and not all of those
+        whose files Spark would pack together. The garbage collector has half as much to do."""
+        files_of_task = self._rows.count_files(buckets) // READING_TASKS_MAX + 1
+        self._context.spark.conf.set(OPEN_COST, str(SPLIT_BYTES // files_of_task))
 
     def _bucketed(
         self, frame: DataFrame, standing: StandingBuckets, buckets: Collection[int], are_known: bool

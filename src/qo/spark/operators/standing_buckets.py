@@ -48,6 +48,9 @@ class StandingBuckets:
         self._read.update(zip(unread, footers, strict=True))
         return StandingFooters([self._read[each] for each in uris])
 
+    def count_files(self, buckets: Collection[int]) -> int:
+        return len(self._uris(buckets))
+
     def _uris(self, buckets: Collection[int]) -> list[str]:
         return uris_of([each for bucket in sorted(buckets) for each in self.pieces.get(bucket, ())])
 
