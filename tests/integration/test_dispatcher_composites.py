@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from qo.api.contract.backfill import BackfillRequest
+from qo.api.contract.first_pages import WaitingPartition
 from qo.api.contract.task import Claimed, CompleteRequest, EventBody, Outcome
 from qo.core.pipeline.dag import Dag
 from qo.core.pipeline.topology import LiveJob, Topology
@@ -26,7 +27,9 @@ from qo.dispatcher.state import topology as topologies
 from qo.dispatcher.state.database import State
 from qo.dispatcher.versions import backfills, planning
 from qo.dispatcher.views import changed_inputs, staleness
+from qo.dispatcher.views.waiting_partitions import list_waiting
 from qo.dispatcher.views.why.answer import why
+from qo.errors import NotFound, UsageError
 from qo.pipeline.registry import DEFAULT
 from support.dispatcher.pipeline_tasks import (
     all_of,
@@ -176,6 +179,43 @@ def test_a_month_is_made_at_its_deadline_of_what_is_there(state: State) -> None:
     assert all_of(state, schema.incomplete_partitions) == []
     bring(state, topology, DAYS[20:])
     assert months(state, topology) == [("2026-02", "completed"), ("2026-02", "pending")]
+
+
+def test_partitions_that_wait_for_others_are_listed(state: State) -> None:
+    topology = deployed(state, shop(deadline="2d"))
+    bring(state, topology, [*DAYS[:26], "2026-03-01", "2026-04-01"])
+    listed: list[WaitingPartition] = []
+    after: str | None = None
+    for _ in range(3):
+        with state.read() as tx:
+            page = list_waiting(tx, "shop", after=after, limit=1)
+        assert (page.dag, page.version) == ("shop", 1)
+        listed += page.partitions
+        after = page.next
+    assert after is None
+    assert [(each.job, each.partition_key) for each in listed] == [
+        ("monthly", "2026-02"),
+        ("monthly", "2026-03"),
+        ("monthly", "2026-04"),
+    ]
+    (february,) = [
+        each for each in all_of(state, schema.incomplete_partitions) if each["partition_key"] == "2026-02"
+    ]
+    assert (listed[0].since, listed[0].due_at) == (february["since"], february["due_at"])
+    text = "monthly waits for 2 of 28 partitions of shop.daily (2026-02-27, 2026-02-28 not announced)"
+    assert text in listed[0].because
+    with state.read() as tx:
+        assert list_waiting(tx, "shop", job="monthly").partitions == listed
+        assert list_waiting(tx, "shop", job="daily").partitions == []
+        with pytest.raises(NotFound, match="has no job 'weekly'"):
+            list_waiting(tx, "shop", job="weekly")
+        with pytest.raises(NotFound, match="has no version 2"):
+            list_waiting(tx, "shop", version=2)
+        with pytest.raises(UsageError, match="pass the next of the page before"):
+            list_waiting(tx, "shop", after="monthly")
+    bring(state, topology, DAYS[26:])
+    with state.read() as tx:
+        assert [each.partition_key for each in list_waiting(tx, "shop").partitions] == ["2026-03", "2026-04"]
 
 
 def let_deadlines_pass(state: State) -> None:

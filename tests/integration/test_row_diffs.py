@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +17,7 @@ from qo.cli.pipelines.diff.compared_versions import ComparedVersions, find_versi
 from qo.cli.pipelines.diff.duckdb_rows import open_duckdb
 from qo.cli.pipelines.diff.row_changes import RowChanges, column_changes, compare_rows
 from qo.config.location import local_path
-from qo.config.settings import Settings
+from qo.config.settings import S3Settings, Settings
 from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.auth.local_tokens import LocalTokens
 from qo.dispatcher.http.embedded_client import open_embedded_client
@@ -27,6 +28,7 @@ from qo.store.secret_files import generate_secret
 from support.dispatcher import pipeline_tasks
 from support.dispatcher.listeners import context_of
 from support.dispatcher.pipelines import dag, deployed, edited, live, loaded, source, staged
+from support.servers.s3 import S3Server
 
 SHOP = dag(
     "shop",
@@ -36,27 +38,72 @@ SHOP = dag(
 Row = Mapping[str, Any]
 
 
+class Place(Protocol):
+    """Where the files are."""
+
+    root: str
+    settings: Settings
+
+    def write(self, uri: str, body: bytes) -> None: ...
+    def delete(self, uri: str) -> None: ...
+
+
+@dataclass
+class Disk:
+    root: str
+    settings: Settings = field(default_factory=Settings)
+
+    def write(self, uri: str, body: bytes) -> None:
+        path = local_path(uri)
+        path.parent.mkdir(parents=True)
+        path.write_bytes(body)
+
+    def delete(self, uri: str) -> None:
+        local_path(uri).unlink()
+
+
+@dataclass
+class Bucket:
+    server: S3Server
+    root: str
+    settings: Settings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.settings = Settings(s3=S3Settings(endpoint=self.server.endpoint, region=self.server.region))
+
+    def write(self, uri: str, body: bytes) -> None:
+        self.server.admin.put_object(**self._object(uri), Body=body)
+
+    def delete(self, uri: str) -> None:
+        self.server.admin.delete_object(**self._object(uri))
+
+    def _object(self, uri: str) -> dict[str, str]:
+        bucket, _, key = uri.removeprefix("s3://").partition("/")
+        return {"Bucket": bucket, "Key": key}
+
+
 class Shop:
     """A pipeline that commits real files."""
 
-    def __init__(self, state: State, directory: Path) -> None:
+    def __init__(self, state: State, directory: Path, place: Place) -> None:
         self.state = state
         self.directory = directory
+        self.place = place
         self.orders = live(deployed(state, SHOP), "shop.orders")
         self._commits = 0
 
-    def commit(self, key: str, *rows: Row, job: LiveJob | None = None) -> Path:
-        """Commit a partition with one file, and return its path."""
+    def commit(self, key: str, *rows: Row, job: LiveJob | None = None) -> str:
+        """Commit a partition with one file, and return its URI."""
         self._commits += 1
         task = pipeline_tasks.manual_task(self.state, job or self.orders, f"{key}-{self._commits}")
         held = pipeline_tasks.claimed(self.state, task)
-        path = local_path(held.work.outputs[0].prefix) / "part-0.parquet"
-        path.parent.mkdir(parents=True)
-        pq.write_table(pa.Table.from_pylist(list(map(dict, rows))), path)
+        uri, body = f"{held.work.outputs[0].prefix.rstrip('/')}/part-0.parquet", BytesIO()
+        pq.write_table(pa.Table.from_pylist(list(map(dict, rows))), body)
+        self.place.write(uri, body.getvalue())
         columns = [{"name": name, "type": "long", "nullable": True} for name in rows[0]]
-        body = pipeline_tasks.output(held, partition_key=key, columns=columns, rows=len(rows))
-        pipeline_tasks.finish(self.state, held, outputs=[body])
-        return path
+        made = pipeline_tasks.output(held, partition_key=key, columns=columns, rows=len(rows))
+        pipeline_tasks.finish(self.state, held, outputs=[made])
+        return uri
 
     async def versions(
         self, from_: str | None = None, to: str | None = None, partition: str | None = None
@@ -70,22 +117,35 @@ class Shop:
         versions, default = await self.versions(from_, to, **options)
 
         def opened(before: Sequence[str], after: Sequence[str]) -> Any:
-            return open_duckdb(Settings(), before, after)
+            return open_duckdb(self.place.settings, before, after)
 
         return await asyncio.to_thread(compare_rows, versions, opened, keys, default, 10)
 
 
+@pytest.fixture(params=[pytest.param("disk", marks=pytest.mark.fast), "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A directory, and a bucket of a real server."""
+    if request.param == "disk":
+        return Disk(f"file:{tmp_path}/data")
+    server: S3Server = request.getfixturevalue("s3_server")
+    bucket: str = request.getfixturevalue("s3_bucket")
+    for name, value in server.environment(bucket).items():
+        if name.startswith("AWS_"):
+            monkeypatch.setenv(name, value)
+    return Bucket(server, f"s3://{bucket}/data")
+
+
 @pytest.fixture
-def shop(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
-    monkeypatch.setattr(pipeline_tasks, "ROOT", f"file:{tmp_path}/data")
-    return Shop(state, tmp_path)
+def shop(state: State, tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    monkeypatch.setattr(pipeline_tasks, "ROOT", place.root)
+    return Shop(state, tmp_path, place)
 
 
 async def test_the_last_two_revisions_are_compared_by_the_key_of_the_job(shop: Shop) -> None:
     shop.commit("monday", {"id": 1, "n": 1}, {"id": 2, "n": 2})
     untouched = shop.commit("tuesday", {"id": 7, "n": 7})
     shop.commit("monday", {"id": 1, "n": 5}, {"id": 3, "n": 3})
-    untouched.unlink()  # Both versions have it, so it is not read.
+    shop.place.delete(untouched)  # Both versions have it, so it is not read.
     changes = await shop.diff()
     assert (changes.keys, changes.added, changes.removed, changes.changed) == (["id"], 1, 1, 1)
     assert changes.columns == {"n": 1}
@@ -141,6 +201,14 @@ async def test_rows_without_a_usable_key_are_compared_as_a_whole(shop: Shop) -> 
 
 
 async def test_a_file_that_is_gone_is_named(shop: Shop) -> None:
-    shop.commit("monday", {"id": 1, "n": 1}).unlink()
+    shop.place.delete(shop.commit("monday", {"id": 1, "n": 1}))
     with pytest.raises(NotFound, match=r"part-0\.parquet is missing: it was collected"):
         await shop.diff()
+
+
+def test_files_elsewhere_are_refused_in_words() -> None:
+    with (
+        pytest.raises(UsageError, match=r"^https://HOST/a\.csv cannot be compared: it is neither"),
+        open_duckdb(Settings(), ["https://HOST/a.csv"], []),
+    ):
+        pass

@@ -23,12 +23,9 @@ from qo.spark.io.input_frames import FileMissing
 from qo.spark.io.native import HadoopFiles
 from qo.spark.io.objects import BucketFiles
 from support.servers.s3 import S3Server
+from support.spark.s3a_jars import IVY, JARS, were_not_fetched
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3]
-
-JARS = "org.apache.hadoop:hadoop-aws:3.5.0"  # Of the Hadoop that this Spark carries.
-IVY = Path("~/.cache/qo/ivy").expanduser()  # 680 MB, which no test run should fetch twice.
-NOT_FETCHED = "unresolved dependenc"  # What Spark says where it cannot get at jars.
 
 
 @pytest.fixture
@@ -263,7 +260,7 @@ def test_a_client_of_spark_connect_reads_and_writes_as_a_session_does(
 def test_s3a_reads_and_writes_the_same_places(settings: Settings, s3_bucket: str, s3_server: S3Server) -> None:
     """The first run fetches the jars, which takes a while; later ones take them from the cache."""
     done = ran(S3A, s3_bucket, s3_server.endpoint, s3_server.region, JARS, str(IVY))
-    if NOT_FETCHED in done.stderr.lower() and not (IVY / "jars").exists():
+    if were_not_fetched(done.stderr):
         pytest.skip(f"the jars of s3a are not in {IVY}, and Maven Central cannot be reached to fetch them")
     assert said_of(done) == ["READ 10 True", "GONE FileMissing", "LEFT False"]
 

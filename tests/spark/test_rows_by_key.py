@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,56 +14,26 @@ from pyspark.sql import SparkSession
 from qo.dispatcher.commits import removals
 from qo.dispatcher.state import datasets
 from qo.errors import UsageError
-from qo.spark.operators import latest
+from qo.spark.operators import latest, standing_footers
 from qo.testing.spark import run_operator
 from support.dispatcher.pipelines import dag, deployed, edited, job, loaded, source, staged
 from support.dispatcher.states import Clock, opened
-from support.spark import keyed_model
+from support.spark.keyed_shop import (
+    BY_KEY,
+    CHANGE,
+    COLUMNS,
+    SHOP,
+    Row,
+    change_log,
+    check,
+    in_order,
+)
 from support.spark.keyed_site import KeyedSite, site
+
+parquet: Any = import_module("pyarrow.parquet")
 
 pytestmark = pytest.mark.spark
 
-Row = Mapping[str, Any]
-COLUMNS = (
-    ("shop", "long"),
-    ("id", "string"),
-    ("at", "long"),
-    ("op", "string"),
-    ("name", "string"),
-    ("city", "string"),
-)
-KEYS = ("shop", "id")
-BY_KEY: dict[str, Any] = {
-    "keys": list(KEYS),
-    "sequence_by": "at",
-    "deletes": "op = 'D'",
-    "leave_out": ["op"],
-    "buckets": 3,
-}
-CHANGE: dict[str, Any] = {"runtime": "spark", "execution_strategy": "PerChange"}
-MIRROR: dict[str, Any] = {
-    "keys": list(KEYS),
-    "sequence_by": "change_revision",
-    "deletes": "change = 'removed'",
-    "leave_out": ["change", "before"],
-    "buckets": 2,
-}
-SHOP = dag(
-    "shop",
-    source("log"),
-    job(
-        "customers",
-        reads="log",
-        operator="latest",
-        outputs=2,
-        config=BY_KEY,
-        expectations=[{"unique": list(KEYS)}, {"rows": {"min": 1}}],
-        **CHANGE,
-    ),
-    job("versions", reads="log", operator="history", config={**BY_KEY, "track": ["city"]}, **CHANGE),
-    job("feed", reads="customers", operator="changes", config={"keys": list(KEYS)}, **CHANGE),
-    job("mirror", reads="feed", operator="latest", outputs=2, config=MIRROR, **CHANGE),
-)
 Open = Callable[..., KeyedSite]
 
 
@@ -72,47 +43,6 @@ def open_site(spark: SparkSession, tmp_path: Path) -> Iterator[Open]:
         yield lambda wanted, columns=COLUMNS: site(
             state, f"file:{tmp_path / 'data'}", deployed(state, wanted), spark, columns
         )
-
-
-def is_delete(row: Row) -> bool:
-    return row["op"] == "D"
-
-
-def change_log(choose: random.Random, shops: int, rows: int) -> list[dict[str, Any]]:
-    """Changes of a few keys of many shops, so that there are many cases: repeated, with equal and with null sequences,
-    with null keys."""
-    return [
-        {
-            "shop": choose.randrange(shops),
-            "id": choose.choice(["a", "b", None]),
-            "at": choose.choice([None, *range(8)]),
-            "op": choose.choice(["U", "U", "U", "D", None]),
-            "name": choose.choice(["ann", "bob", None]),
-            "city": choose.choice(["oslo", "rome", None]),
-        }
-        for _ in range(rows)
-    ]
-
-
-def in_order(rows: Iterable[Row]) -> list[Any]:
-    return sorted((tuple(sorted(row.items())) for row in rows), key=repr)
-
-
-def check(shop: KeyedSite, landed: Mapping[str, list[dict[str, Any]]], version: int | None = None) -> None:
-    rows = [row for own in landed.values() for row in own]
-    kept, deleted = keyed_model.latest(rows, KEYS, "at", is_delete, {"op"})
-    assert in_order(shop.rows("customers", version=version)) == in_order(kept.values())
-    deletions = [(keyed_model.key_of(row, KEYS), row["at"]) for row in shop.rows("customers", 1, version)]
-    assert sorted(deletions, key=repr) == sorted(deleted.items(), key=repr)
-    versions = keyed_model.history(rows, KEYS, "at", is_delete, {"op"}, ["city"])
-    assert in_order(shop.rows("versions", version=version)) == in_order(
-        row for own in versions.values() for row in own
-    )
-    mirrored = [
-        {name: value for name, value in row.items() if name != "change_revision"}
-        for row in shop.rows("mirror", version=version)
-    ]
-    assert in_order(mirrored) == in_order(kept.values())
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 8))])
@@ -199,6 +129,39 @@ def test_a_task_says_what_it_has_written_and_leaves_other_buckets_alone(open_sit
     (late,) = shop.settle()
     assert late["rows_too_late"] == 1
     assert not [row for row in shop.rows("customers") if row["id"] == "k7"]
+
+
+def test_a_merge_tries_no_dictionary_where_the_files_before_have_none(
+    open_site: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {"keys": ["id"], "sequence_by": "at", "buckets": 2}
+    wanted = dag("shop", source("log"), job("customers", reads="log", operator="latest", config=config, **CHANGE))
+    shop = open_site(wanted, (("id", "string"), ("at", "long"), ("name", "string")))
+    landed: dict[str, Row] = {}
+
+    def land(at: int, name: str) -> None:
+        rows = [{"id": f"k{n}", "at": at, "name": name.format(n)} for n in range(2_000 * min(at, 1), 4_000)]
+        landed.update({row["id"]: row for row in rows})
+        shop.land("log", f"{at}", rows)
+        shop.settle()
+        assert in_order(shop.rows("customers")) == in_order(landed.values())
+
+    monkeypatch.setattr(standing_footers, "RELEARNED_EVERY", 10**9)
+    land(0, "name {}")
+    assert columns_with_dictionaries(shop) == {"at"}
+    land(1, "the same")
+    assert columns_with_dictionaries(shop) == {"at"}
+    monkeypatch.setattr(standing_footers, "RELEARNED_EVERY", 1)  # The writer finds out again.
+    land(2, "the same")
+    assert columns_with_dictionaries(shop) == {"at", "name"}
+
+
+def columns_with_dictionaries(shop: KeyedSite) -> set[str]:
+    pieces = shop.committed("customers")
+    paths = [f"{piece.location}{name}".removeprefix("file:") for piece in pieces for name in piece.files]
+    groups = [parquet.read_metadata(path).row_group(0) for path in paths]
+    chunks = [group.column(at) for group in groups for at in range(group.num_columns)]
+    return {each.path_in_schema for each in chunks if each.has_dictionary_page}
 
 
 def bucket_of(shop: KeyedSite, key: str) -> int:

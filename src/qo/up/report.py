@@ -112,7 +112,7 @@ def document(report: Report, rollout: Rollout) -> dict[str, Any]:
             for each in report.failures
         ],
         "waiting": [
-            {"job": each.job, "partition_key": each.partition_key, "text": each.text} for each in report.waiting
+            {"job": each.job, "partition_key": each.partition_key, "text": each.because} for each in report.waiting
         ],
     }
 
@@ -150,7 +150,7 @@ def print_nothing_done(failed: Sequence[Failure], print_line: PrintLine) -> None
 def print_waiting(waiting: Sequence[WaitingPartition], print_line: PrintLine) -> None:
     """Print which partitions wait for others, and for which."""
     for each in waiting:
-        print_line(f"not made: {each.job} {each.partition_key}: {each.text}")
+        print_line(f"not made: {each.job} {each.partition_key}: {each.because}")
 
 
 def print_stuck(stuck: Sequence[StuckTask], print_line: PrintLine) -> None:

@@ -8,7 +8,7 @@ shop.commit(held, run)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from qo.agent.operator_run import Run
@@ -24,6 +24,7 @@ from qo.api.contract.task import (
     StandingAnswer,
     WorkInput,
 )
+from qo.config.settings import Settings
 from qo.core.pipeline.topology import Topology
 from qo.dispatcher.attempts import claiming, completion, pins
 from qo.dispatcher.commits import keeping, replacing
@@ -42,6 +43,7 @@ class Shop:
     root: str
     topology: Topology
     dag: str = "shop"
+    settings: Settings = field(default_factory=Settings)
 
     def task(self, job: str, key: str, **fields: Any) -> str:
         """For a partition: of the input, or a source's own."""
@@ -85,7 +87,7 @@ class Shop:
 
         return Run(
             held.work,
-            BlockingFiles(),
+            BlockingFiles(self.settings),
             cancel=CancelToken(),
             progress=lambda value: None,
             emit=unused,

@@ -26,6 +26,7 @@ from qo.spark.operators.calling import call
 from qo.spark.operators.operator_context import Context, Inputs
 from qo.spark.outputs import check_expectations, result_of, write_outputs
 from qo.spark.phases import Phases
+from qo.store.blocking_files import BlockingFiles
 from support.dispatcher.pipeline_tasks import finish
 from support.dispatcher.pipelines import live
 from support.spark.attempts import Shop
@@ -90,10 +91,10 @@ class KeyedSite(Shop):
 
     def compute(self, run: Run) -> dict[str, Any]:
         """Everything but the completion."""
-        files = files_for(Settings(), "file:/")
+        files = files_for(self.settings, self.root)
         frames = Inputs(list(run.inputs), lambda name: read_input(self.spark, run.input(name), files))
         with ExitStack() as later:
-            context = Context(self.spark, run, frames, run.config, files, Settings(), later)
+            context = Context(self.spark, run, frames, run.config, files, self.settings, later)
             phases = Phases()
             written = write_outputs(context, call(context), phases)
             check_expectations(context, written)
@@ -118,14 +119,19 @@ class KeyedSite(Shop):
         rows: list[dict[str, Any]] = []
         for piece in self.committed(name, output, version):
             for file in piece.files:
-                path = f"{piece.location}{file}".removeprefix("file:")
-                rows += parquet.ParquetFile(path).read().to_pylist()
+                body = BlockingFiles(self.settings).read(f"{piece.location}{file}")
+                rows += parquet.ParquetFile(io.BytesIO(body)).read().to_pylist()
         return rows
 
 
 def site(
-    state: State, root: str, topology: Any, spark: SparkSession, columns: Sequence[tuple[str, str]]
+    state: State,
+    root: str,
+    topology: Any,
+    spark: SparkSession,
+    columns: Sequence[tuple[str, str]],
+    settings: Settings | None = None,
 ) -> KeyedSite:
-    made = KeyedSite(state, root, topology)
+    made = KeyedSite(state, root, topology, settings=settings or Settings())
     made.spark, made.columns = spark, columns
     return made

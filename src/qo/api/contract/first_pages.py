@@ -105,6 +105,25 @@ class GridRangesAnswer(Answer):
     more_jobs: bool = False  # Jobs beyond the first 200 are left out.
 
 
+class WaitingPartition(Answer):
+    """A partition that is made of others, and waits for the rest of them."""
+
+    job: str
+    partition_key: str
+    since: datetime  # When the first of what it is made of came.
+    due_at: datetime | None = None  # When it is made of what is there; null: it waits for all.
+    because: str  # What it waits for, in words.
+
+
+class WaitingPage(Answer):
+    """Partitions that wait for others, by job and key."""
+
+    dag: str
+    version: int
+    partitions: list[WaitingPartition]
+    next: str | None = None
+
+
 class TimelineAttempt(Answer):
     attempt: int
     started_at: datetime

@@ -1,4 +1,4 @@
-"""qo dag validate, deploy, diff, list, show, ready, activate, rollback, pause, resume, schema."""
+"""qo dag validate, deploy, diff, list, show, waiting, ready, activate, rollback, pause, resume, schema."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 from qo.cli.confirmation import confirm, is_interactive
 from qo.cli.invocation import Session, command, new_app, new_group
 from qo.cli.pipelines import dag_view
+from qo.cli.pipelines.dag_waiting import waiting
 from qo.cli.pipelines.dispatcher_client import ask, check_limit, pages, require_extra, route
 from qo.cli.pipelines.formatting import format_timestamp
 from qo.core.durations import parse_duration_s
@@ -195,6 +196,9 @@ def _show_full(session: Session, pipeline: Dag) -> None:
         session.output.document(json.loads(to_json(pipeline)))
     else:
         session.output.line(to_yaml(pipeline).rstrip("\n"))
+
+
+command(dag, "waiting")(waiting)
 
 
 @command(dag, "ready")

@@ -15,6 +15,7 @@ from qo.api.contract.first_pages import (
     HealthPage,
     SearchAnswer,
     TimelineAnswer,
+    WaitingPage,
 )
 from qo.dispatcher.http.dags import Name
 from qo.dispatcher.http.routes import After, ContextParam, Limit, Routes
@@ -26,6 +27,7 @@ from qo.dispatcher.views import (
     pipeline_health,
     run_durations,
     run_timeline,
+    waiting_partitions,
 )
 
 Version = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="A live version; unset: the active one.")]
@@ -66,6 +68,19 @@ def show_ranges(
         return partition_ranges.show_ranges(
             tx, dag, version=version, from_key=from_key, before=before, ranges=ranges
         )
+
+
+def list_waiting(
+    context: ContextParam,
+    dag: Name,
+    version: Version = None,
+    job: Annotated[str | None, Query(max_length=200, description="Only partitions of this job.")] = None,
+    after: After = None,
+    limit: Limit = 100,
+) -> WaitingPage:
+    """List the partitions that are made of others and wait for the rest of them, such as months for their days."""
+    with context.state.read() as tx:
+        return waiting_partitions.list_waiting(tx, dag, version=version, job=job, after=after, limit=limit)
 
 
 def list_timeline(
@@ -114,6 +129,7 @@ def install(routes: Routes) -> None:
     routes.get("/v1/health", list_health)
     routes.get("/v1/dags/{dag}/grid", show_grid, 404, 409)
     routes.get("/v1/dags/{dag}/grid/ranges", show_ranges, 404, 409)
+    routes.get("/v1/dags/{dag}/waiting", list_waiting, 404, 409)
     routes.get("/v1/dags/{dag}/timeline", list_timeline, 404)
     routes.get("/v1/dags/{dag}/durations", list_durations, 404)
     routes.get("/v1/dags/{dag}/effort", show_effort, 404)

@@ -61,6 +61,7 @@ PUBLIC: Mapping[str, Need] = {
     "list_health": Need.READER,
     "show_grid": Need.READER,
     "show_ranges": Need.READER,
+    "list_waiting": Need.READER,
     "list_timeline": Need.READER,
     "list_durations": Need.READER,
     "show_effort": Need.READER,

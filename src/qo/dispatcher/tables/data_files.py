@@ -7,14 +7,13 @@ shared out: sums over whole commits stay exact, and nothing else uses them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from qo.config.location import path_text
 from qo.core.iceberg.manifest_groups import Position
-from qo.core.pipeline.file_stats import FileStats, unpack_stats
+from qo.core.pipeline.file_stats import ColumnStats, FileStats, unpack_stats
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.prepared import Prepared
@@ -40,19 +39,17 @@ class NotATable(UsageError):
     """Why a dataset cannot be a table, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class DataFile:
+class DataFile(NamedTuple):
     path: str
     partition_key: str | None
     revision: int  # Of the commit that names it.
     rows: int
     bytes: int
-    metrics: Mapping[str, Any]  # Of its columns, as a manifest has them.
+    columns: Mapping[str, ColumnStats] | None  # By name; None: nothing is known of them.
     is_added: bool = False  # By the snapshot that is being made.
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """The files of one commit."""
 
     position: Position
@@ -100,10 +97,8 @@ def _require_parquet(names: Sequence[str]) -> None:
         )
 
 
-def data_files(
-    piece: Piece, sizes: Mapping[str, int], ids: Mapping[str, int], *, is_added: bool
-) -> list[DataFile]:
-    """Return the data files of a piece. ``sizes``: of unmeasured files; ``ids``: of columns, by name in lower case."""
+def data_files(piece: Piece, sizes: Mapping[str, int], *, is_added: bool) -> list[DataFile]:
+    """Return the data files of a piece. ``sizes``: of unmeasured files."""
     rows = _share_rows(piece, sizes)
     return [
         DataFile(
@@ -112,7 +107,7 @@ def data_files(
             piece.position.revision,
             rows[uri],
             stats.bytes if (stats := piece.stats.get(uri)) is not None else sizes.get(uri) or piece.bytes or 0,
-            {} if stats is None else _metrics(stats, ids),
+            None if stats is None else stats.columns,
             is_added,
         )
         for uri in piece.uris
@@ -136,16 +131,3 @@ def _share_rows(piece: Piece, sizes: Mapping[str, int]) -> dict[str, int]:
         rows[uri] = remaining * size // weight if weight else 0
         remaining, weight = remaining - rows[uri], weight - size
     return rows
-
-
-def _metrics(stats: FileStats, ids: Mapping[str, int]) -> dict[str, Any]:
-    columns = [(id_, each) for name, each in stats.columns.items() if (id_ := ids.get(name.lower())) is not None]
-    return {
-        "column_sizes": [{"key": id_, "value": each.size} for id_, each in columns],
-        "value_counts": [{"key": id_, "value": each.values} for id_, each in columns],
-        "null_value_counts": [
-            {"key": id_, "value": each.nulls} for id_, each in columns if each.nulls is not None
-        ],
-        "lower_bounds": [{"key": id_, "value": each.lower} for id_, each in columns if each.lower is not None],
-        "upper_bounds": [{"key": id_, "value": each.upper} for id_, each in columns if each.upper is not None],
-    }

@@ -11,24 +11,34 @@ from qo.core.pipeline.plan import derive_id
 from qo.core.pipeline.topology import Topology, VersionStatus
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.state.prepared import NO_VALUES, Prepared
+from qo.dispatcher.state.row_sets import Values
 
 SECONDS = 1.0  # Between two states of one table, …
 PIECES_PER_S = 20_000  # … and a second more per so many pieces.
 
 _tables, _publications, _generations = schema.open_tables, schema.publications, schema.generations
-_RECORDS = sa.select(
-    _tables.c.dag,
-    _tables.c.name,
-    _tables.c.dataset_id,
-    _tables.c.revision,
-    _tables.c.next_revision,
-    _tables.c.updated_at,
-    _tables.c.metadata_version,
-    _tables.c.hinted_version,
-    _tables.c.expire_before,
+
+# Building a statement takes longer than executing it, so these are built once.
+_RECORDS = Prepared(
+    sa.select(
+        _tables.c.dag,
+        _tables.c.name,
+        _tables.c.dataset_id,
+        _tables.c.revision,
+        _tables.c.next_revision,
+        _tables.c.updated_at,
+        _tables.c.metadata_version,
+        _tables.c.hinted_version,
+        _tables.c.expire_before,
+    )
 )
-_NAMES = sa.select(_publications.c.dag, _publications.c.name, _publications.c.dataset_id)
-_SIZES = sa.select(_generations.c.id, _generations.c.revision, _generations.c.partitions, _generations.c.segments)
+_NAMES = Prepared(sa.select(_publications.c.dag, _publications.c.name, _publications.c.dataset_id))
+_SIZES = Prepared(
+    sa.select(
+        _generations.c.id, _generations.c.revision, _generations.c.partitions, _generations.c.segments
+    ).where(_generations.c.id.in_(sa.bindparam("generations", expanding=True, type_=sa.String)))
+)
 _STAGED = (VersionStatus.STAGED, VersionStatus.READY)
 
 
@@ -61,9 +71,9 @@ def find_due(tx: Tx) -> tuple[list[DueTable], list[tuple[str, str]]]:
     """Return the tables that do not show what they should, and the names, by DAG, that are published no more."""
     live = topology.load(tx)
     names: dict[tuple[str, str], list[str]] = {}
-    for row in tx.execute(_NAMES):
-        names.setdefault((row.dag, row.dataset_id), []).append(row.name)
-    rows = {(row.dag, row.name): row for row in tx.execute(_RECORDS)}
+    for dag, name, dataset in tx.rows(_NAMES):
+        names.setdefault((dag, dataset), []).append(name)
+    rows = {(row["dag"], row["name"]): row for row in tx.mappings(_RECORDS, NO_VALUES)}
     published = {(dag, name) for (dag, _), some in names.items() for name in some}
     staged = _staged_generations(live)
     heads, pieces = _heads(tx, {*live.current.values(), *staged.values()})
@@ -79,16 +89,18 @@ def find_due(tx: Tx) -> tuple[list[DueTable], list[tuple[str, str]]]:
     return due, sorted(rows.keys() - published)
 
 
-def _differs(row: sa.Row[tuple[object, ...]] | None, table: DueTable) -> bool:
-    if row is None or row.dataset_id != table.dataset_id or row.expire_before is not None:
+def _differs(row: Values | None, table: DueTable) -> bool:
+    if row is None or row["dataset_id"] != table.dataset_id or row["expire_before"] is not None:
         return True
     main, next_ = (None if head is None else head.revision for head in (table.main, table.next))
-    is_hinted = row.hinted_version == row.metadata_version
-    return (row.revision, row.next_revision) != (main, next_) or not is_hinted
+    is_hinted = row["hinted_version"] == row["metadata_version"]
+    return (row["revision"], row["next_revision"]) != (main, next_) or not is_hinted
 
 
-def _has_rested(tx: Tx, rows: Iterable[sa.Row[tuple[object, ...]] | None], pieces: int) -> bool:
-    ages = [(tx.now - row.updated_at).total_seconds() for row in rows if row is not None and row.metadata_version]
+def _has_rested(tx: Tx, rows: Iterable[Values | None], pieces: int) -> bool:
+    ages = [
+        (tx.now - row["updated_at"]).total_seconds() for row in rows if row is not None and row["metadata_version"]
+    ]
     return all(age >= SECONDS + pieces / PIECES_PER_S or age < 0 for age in ages)
 
 
@@ -108,8 +120,8 @@ def _heads(tx: Tx, generations: Iterable[str]) -> tuple[Mapping[str, Head], Mapp
     heads: dict[str, Head] = {}
     pieces: dict[str, int] = {}
     for some in batches(sorted(generations)):
-        for row in tx.execute(_SIZES.where(_generations.c.id.in_(some))):
-            if row.revision is not None:
-                heads[row.id] = Head(row.id, row.revision)
-            pieces[row.id] = row.partitions + row.segments
+        for id_, revision, partitions, segments in tx.rows(_SIZES, {"generations": some}):
+            if revision is not None:
+                heads[id_] = Head(id_, revision)
+            pieces[id_] = partitions + segments
     return heads, pieces

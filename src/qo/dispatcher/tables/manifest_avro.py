@@ -6,22 +6,32 @@ The same contents have the same bytes, so writing a file again changes nothing.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from importlib import import_module
-from io import BytesIO
 from typing import Any
 
 import msgspec
 
+from qo.core.iceberg.avro_file import (
+    NULL,
+    VALUE,
+    encode_array,
+    encode_boolean,
+    encode_bytes,
+    encode_file,
+    encode_long,
+    encode_optional,
+    encode_text,
+)
 from qo.core.iceberg.table_document import VERSION, schema_document
-from qo.core.iceberg.table_schema import PARTITION_FIELD_ID, Field, partition_fields
+from qo.core.iceberg.table_schema import PARTITION_FIELD_ID, Field, column_ids, partition_fields
 from qo.core.iceberg.table_state import Manifest
+from qo.core.pipeline.file_stats import ColumnStats
 from qo.dispatcher.tables.data_files import DataFile
 
-# fastavro has no types. Loaded only when a table is written.
-_EXISTING, _ADDED = 0, 1
-_CODEC = "deflate"
+_EXISTING, _ADDED = encode_long(0), encode_long(1)
+_DATA, _PARQUET = encode_long(0), encode_text("PARQUET")
+_NOT_MEASURED = NULL * 5  # What is known of the columns of a file: nothing.
 
 
 def encode_manifest(
@@ -29,7 +39,6 @@ def encode_manifest(
 ) -> bytes:
     """Return a manifest of data files. Those that the snapshot adds are marked so."""
     spec = partition_fields(spec_id, fields)
-    key = spec[0]["name"] if spec else None
     header = {
         "schema": _json(schema_document(fields, schema_id)),
         "schema-id": str(schema_id),
@@ -38,7 +47,9 @@ def encode_manifest(
         "format-version": str(VERSION),
         "content": "data",
     }
-    return _encode(_parsed_manifest(key), [_entry(each, key, snapshot_id) for each in files], header)
+    ids = _ColumnIds(column_ids(fields))
+    entries = (_entry(each, ids, snapshot_id, has_key=bool(spec)) for each in files)
+    return _encode(_manifest_json(spec[0]["name"] if spec else None), entries, header)
 
 
 def encode_list(manifests: Sequence[Manifest], snapshot_id: int, parent: int | None, directory: str) -> bytes:
@@ -49,89 +60,116 @@ def encode_list(manifests: Sequence[Manifest], snapshot_id: int, parent: int | N
         "sequence-number": str(snapshot_id),
         "format-version": str(VERSION),
     }
-    return _encode(_parsed_list(), [_listed(each, directory) for each in manifests], header)
+    return _encode(_list_json(), (_listed(each, directory) for each in manifests), header)
 
 
 def content_hash(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:32]
 
 
-def _encode(schema: Any, records: Sequence[Mapping[str, Any]], header: Mapping[str, str]) -> bytes:
-    fastavro: Any = import_module("fastavro")
+def _encode(schema: bytes, records: Iterable[bytes], header: Mapping[str, str]) -> bytes:
     # A marker that follows from the contents: a random one would make each file another.
-    sync_marker = hashlib.md5(_json(header).encode(), usedforsecurity=False).digest()
-    body = BytesIO()
-    fastavro.writer(
-        body,
-        schema,
-        records,
-        codec=_CODEC,
-        codec_compression_level=1,
-        metadata=dict(header),
-        sync_marker=sync_marker,
-    )
-    return body.getvalue()
-
-
-@cache
-def _parsed_manifest(key: str | None) -> Any:
-    fastavro: Any = import_module("fastavro")
-    return fastavro.parse_schema(_manifest_schema(key))
-
-
-@cache
-def _parsed_list() -> Any:
-    fastavro: Any = import_module("fastavro")
-    return fastavro.parse_schema(_LIST)
+    marker = hashlib.md5(_json(header).encode(), usedforsecurity=False).digest()
+    return encode_file(schema, records, {name: value.encode() for name, value in header.items()}, marker)
 
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _entry(file: DataFile, key: str | None, snapshot_id: int) -> dict[str, Any]:
+class _ColumnIds(dict[str, bytes | None]):
+    """The encoded id of each column, by its name in files; None: the table does not have it."""
+
+    def __init__(self, ids: Mapping[str, int]) -> None:
+        self._ids = ids
+
+    def __missing__(self, name: str) -> bytes | None:
+        id_ = self._ids.get(name.lower())
+        encoded = self[name] = None if id_ is None else encode_long(id_)
+        return encoded
+
+
+def _entry(file: DataFile, ids: Mapping[str, bytes | None], snapshot_id: int, *, has_key: bool) -> bytes:
     # What an earlier snapshot added has the number of the commit that did.
-    number = snapshot_id if file.is_added else file.revision
-    return {
-        "status": _ADDED if file.is_added else _EXISTING,
-        "snapshot_id": number,
-        "sequence_number": number,
-        "file_sequence_number": number,
-        "data_file": {
-            "content": 0,
-            "file_path": file.path,
-            "file_format": "PARQUET",
-            "partition": {} if key is None else {key: file.partition_key},
-            "record_count": file.rows,
-            "file_size_in_bytes": file.bytes,
-            **file.metrics,
-        },
-    }
+    number = encode_long(snapshot_id if file.is_added else file.revision)
+    parts = (
+        _ADDED if file.is_added else _EXISTING,
+        VALUE + number,  # Of the snapshot,
+        VALUE + number,  # of the data,
+        VALUE + number,  # and of the file.
+        _DATA,
+        encode_text(file.path),
+        _PARQUET,
+        _key(file.partition_key) if has_key else b"",
+        encode_long(file.rows),
+        encode_long(file.bytes),
+        _NOT_MEASURED if file.columns is None else _metrics(file.columns, ids),
+    )
+    return b"".join(parts)
 
 
-def _listed(manifest: Manifest, directory: str) -> dict[str, Any]:
-    summary = {
-        "contains_null": manifest.has_null_key,
-        "contains_nan": None,
-        "lower_bound": manifest.key_lower,
-        "upper_bound": manifest.key_upper,
-    }
-    return {
-        "manifest_path": f"{directory}/{manifest.name}",
-        "manifest_length": manifest.length,
-        "partition_spec_id": manifest.spec_id,
-        "content": 0,
-        "sequence_number": manifest.snapshot_id,
-        "min_sequence_number": manifest.min_sequence_number,
-        "added_snapshot_id": manifest.snapshot_id,
-        "added_files_count": manifest.added_files,
-        "existing_files_count": manifest.existing_files,
-        "deleted_files_count": 0,
-        "added_rows_count": manifest.added_rows,
-        "existing_rows_count": manifest.existing_rows,
-        "deleted_rows_count": 0,
-        "partitions": [summary] if manifest.spec_id else [],
-    }
+def _key(key: str | None) -> bytes:
+    return NULL if key is None else VALUE + encode_text(key)
+
+
+def _metrics(columns: Mapping[str, ColumnStats], ids: Mapping[str, bytes | None]) -> bytes:
+    """Return five lists by column: sizes, values, nulls, and bounds where they are known."""
+    sizes: list[bytes] = []
+    values: list[bytes] = []
+    nulls: list[bytes] = []
+    lowers: list[bytes] = []
+    uppers: list[bytes] = []
+    for name, stats in columns.items():
+        id_ = ids[name]
+        if id_ is None:
+            continue
+        sizes.append(id_ + encode_long(stats.size))
+        values.append(id_ + encode_long(stats.values))
+        if stats.nulls is not None:
+            nulls.append(id_ + encode_long(stats.nulls))
+        if stats.lower is not None:
+            lowers.append(id_ + encode_bytes(stats.lower))
+        if stats.upper is not None:
+            uppers.append(id_ + encode_bytes(stats.upper))
+    return b"".join(VALUE + encode_array(each) for each in (sizes, values, nulls, lowers, uppers))
+
+
+def _listed(manifest: Manifest, directory: str) -> bytes:
+    numbers = (
+        manifest.length,
+        manifest.spec_id,
+        0,  # It lists data files.
+        manifest.snapshot_id,
+        manifest.min_sequence_number,
+        manifest.snapshot_id,
+        manifest.added_files,
+        manifest.existing_files,
+        0,  # Files that were deleted are not listed.
+        manifest.added_rows,
+        manifest.existing_rows,
+        0,
+    )
+    keys = [_key_range(manifest)] if manifest.spec_id else []
+    parts = [encode_text(f"{directory}/{manifest.name}"), *map(encode_long, numbers), VALUE, encode_array(keys)]
+    return b"".join(parts)
+
+
+def _key_range(manifest: Manifest) -> bytes:
+    lower, upper = (
+        None if bound is None else encode_bytes(bound) for bound in (manifest.key_lower, manifest.key_upper)
+    )
+    nans = NULL  # Keys are texts.
+    return encode_boolean(manifest.has_null_key) + nans + encode_optional(lower) + encode_optional(upper)
+
+
+@cache
+def _manifest_json(key: str | None) -> bytes:
+    return msgspec.json.encode(_manifest_schema(key))
+
+
+@cache
+def _list_json() -> bytes:
+    return msgspec.json.encode(_LIST)
 
 
 def _field(name: str, id_: int, type_: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from qo.core.iceberg import table_state
 from qo.core.iceberg.manifest_groups import ENTRIES_MAX, Item, Position, assign, split
-from qo.core.iceberg.table_schema import BY_KEY, UNPARTITIONED, column_ids, key_column, table_fields
+from qo.core.iceberg.table_schema import BY_KEY, UNPARTITIONED, key_column, table_fields
 from qo.core.iceberg.table_state import Manifest, Snapshot, TableState
 from qo.core.pipeline.columns import Column
 from qo.dispatcher.commits import dataset_columns
@@ -200,11 +200,11 @@ def _add_version(
     except UsageError as error:
         raise NotATable(str(error)) from None
     state, schema_id = table_state.add_schema(state, fields)
-    ids, id_ = column_ids(fields), change.head.revision
+    id_ = change.head.revision
     new_manifests: list[Manifest] = []
     for some in change.regroup:
         loaded = {
-            revision: data_files(change.pieces[revision], sizes, ids, is_added=revision in change.added)
+            revision: data_files(change.pieces[revision], sizes, is_added=revision in change.added)
             for revision in some
         }
         items = [Item(change.pieces[each].position, len(loaded[each])) for each in some if loaded[each]]

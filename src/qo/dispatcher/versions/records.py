@@ -12,7 +12,7 @@ from qo.core.pipeline.plan import Plan, plan, upstream
 from qo.core.pipeline.topology import LIVE, VersionStatus
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
-from qo.errors import NotFound
+from qo.errors import NotFound, Refused
 
 _versions, _dags = schema.dag_versions, schema.dags
 _state, _ROLLBACK = schema.operator_state, "rollback"  # The key; the edition is the id of the version.
@@ -29,6 +29,17 @@ def find(tx: Tx, dag: str, number: int | None) -> sa.RowMapping:
     if version is None:
         dag_row(tx, dag)
         raise NotFound(f"{dag!r} has no version {number}: see qo dag show {dag}")
+    return version
+
+
+def find_live(tx: Tx, dag: str, number: int | None) -> sa.RowMapping:
+    """Return a live version by its number; without a number, the active one, or else the newest. Raises NotFound, and
+    Refused for a version that is not live."""
+    if number is None and (version := active(tx, dag)) is not None:
+        return version
+    version = find(tx, dag, number)
+    if version["status"] not in LIVE:
+        raise Refused(f"version {version['number']} of {dag!r} is {version['status']}: choose a live one")
     return version
 
 

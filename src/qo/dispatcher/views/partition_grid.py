@@ -12,13 +12,12 @@ from collections.abc import Collection, Mapping
 import sqlalchemy as sa
 
 from qo.api.contract.first_pages import GridAnswer, GridCell, GridRow
-from qo.core.pipeline.topology import LIVE, LiveJob
+from qo.core.pipeline.topology import LiveJob
 from qo.core.task import Status
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.tasks import backlog, failures
 from qo.dispatcher.versions import records
-from qo.errors import Refused
 
 JOBS_MAX = 200
 _OPEN = (Status.PENDING, Status.RUNNING, Status.FAILED)
@@ -61,18 +60,9 @@ def show_grid(
 def list_jobs(tx: Tx, dag: str, version: int | None) -> tuple[sa.RowMapping, list[LiveJob]]:
     """Return a live version, or the active one, and its jobs, each after those that it reads. Raises NotFound."""
     live = topology.load(tx)
-    row = _choose_version(tx, dag, version)
+    row = records.find_live(tx, dag, version)
     members = [live.jobs[each] for each in backlog.editions(tx, row["id"]) if each in live.jobs]
     return row, sorted(members, key=lambda job: (live.depth[job.edition_id], job.job.name))
-
-
-def _choose_version(tx: Tx, dag: str, number: int | None) -> sa.RowMapping:
-    if number is None and (active := records.active(tx, dag)) is not None:
-        return active
-    version = records.find(tx, dag, number)
-    if version["status"] not in LIVE:
-        raise Refused(f"version {version['number']} of {dag!r} is {version['status']}: choose a live one")
-    return version
 
 
 def _newest_keys(

@@ -20,6 +20,7 @@ class Bucketed:
     count: int  # How many buckets there are.
     emptied: Sequence[int] = ()  # Buckets that are replaced although no row of the frame may be in them.
     standing: Mapping[int, int] = field(default_factory=dict[int, int])  # Rows by bucket before the write.
+    plain: Sequence[str] = ()  # Columns for which files need no dictionaries.
 
     @property
     def rows(self) -> DataFrame:

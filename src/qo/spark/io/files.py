@@ -63,13 +63,24 @@ class Files(Protocol):
         """
         ...
 
+    def read_footers(self, uris: Sequence[str]) -> list[Any] | None:
+        """Return the footers of committed Parquet files, None for one that is damaged or gone; or None in place of all
+        of them, if to read them takes about as long as to read the rows."""
+        ...
+
     def write(
-        self, frame: DataFrame, uri: str, ids: Mapping[str, int] | None = None, by: str | None = None
+        self,
+        frame: DataFrame,
+        uri: str,
+        ids: Mapping[str, int] | None = None,
+        by: str | None = None,
+        plain: Sequence[str] = (),
     ) -> None:
         """Write Parquet files below a new directory. Raises UsageError if it exists.
 
         ``ids``: of columns, by name, to be written into the files. ``by``: a column; rows with other values of it are
-        written to directories of their own, and the files do not have it.
+        written to directories of their own, and the files do not have it. ``plain``: columns for which a dictionary is
+        not worth trying.
         """
         ...
 

@@ -49,9 +49,11 @@ def read(spark: SparkSession, paths: Sequence[str], schema: StructType | None) -
             return strict.option("inferSchema", schema is None).csv(patterns)
 
 
-def write(frame: DataFrame, path: str, by: str | None = None) -> None:
+def write(frame: DataFrame, path: str, by: str | None = None, plain: Sequence[str] = ()) -> None:
     # No _SUCCESS file: the dispatcher knows what is committed. Spark's default mode fails if the path exists.
     writer = frame.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", False)
+    for each in plain:
+        writer = writer.option(f"parquet.enable.dictionary#{each}", False)
     (writer if by is None else writer.partitionBy(by)).parquet(path)
 
 
@@ -81,13 +83,23 @@ class LocalFiles:
     def read(self, spark: SparkSession, uris: Sequence[str], schema: StructType | None) -> DataFrame:
         return read(spark, uris, schema)
 
+    def read_footers(self, uris: Sequence[str]) -> list[Any] | None:
+        return (
+            [parquet_footers.read_footer(local_path(each)) for each in uris] if len(uris) <= FOOTERS_MAX else None
+        )
+
     def write(
-        self, frame: DataFrame, uri: str, ids: Mapping[str, int] | None = None, by: str | None = None
+        self,
+        frame: DataFrame,
+        uri: str,
+        ids: Mapping[str, int] | None = None,
+        by: str | None = None,
+        plain: Sequence[str] = (),
     ) -> None:
         if self.exists(uri):
             raise UsageError(f"{uri} is there already: every attempt writes to a place of its own")
         make_data_directory(local_path(uri).parent)  # What Java creates below it follows the umask.
-        write(with_field_ids(frame, ids, by), uri, by)
+        write(with_field_ids(frame, ids, by), uri, by, plain)
 
     def list_files(self, uri: str) -> list[File]:
         root = local_path(uri)
@@ -124,12 +136,20 @@ class HadoopFiles:
     def read(self, spark: SparkSession, uris: Sequence[str], schema: StructType | None) -> DataFrame:
         return read(spark, [_s3a(uri) for uri in uris], schema)
 
+    def read_footers(self, uris: Sequence[str]) -> list[Any] | None:
+        return None  # Each takes two requests; Spark reads them anyway.
+
     def write(
-        self, frame: DataFrame, uri: str, ids: Mapping[str, int] | None = None, by: str | None = None
+        self,
+        frame: DataFrame,
+        uri: str,
+        ids: Mapping[str, int] | None = None,
+        by: str | None = None,
+        plain: Sequence[str] = (),
     ) -> None:
         if self.exists(uri):
             raise UsageError(f"{uri} is there already: every attempt writes to a place of its own")
-        write(with_field_ids(frame, ids, by), _s3a(uri), by)
+        write(with_field_ids(frame, ids, by), _s3a(uri), by, plain)
 
     def list_files(self, uri: str) -> list[File]:
         return [

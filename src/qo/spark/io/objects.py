@@ -136,8 +136,16 @@ class BucketFiles:
         reader = spark.read.format(NAME).schema(nullable).options(**access)
         return reader.option("files", json.dumps(paths)).option("kind", kind.value).load()
 
+    def read_footers(self, uris: Sequence[str]) -> list[Any] | None:
+        return None  # Each takes two requests.
+
     def write(
-        self, frame: DataFrame, uri: str, ids: Mapping[str, int] | None = None, by: str | None = None
+        self,
+        frame: DataFrame,
+        uri: str,
+        ids: Mapping[str, int] | None = None,
+        by: str | None = None,
+        plain: Sequence[str] = (),  # Not used: pyarrow gives dictionaries up by itself.
     ) -> None:
         if self._bucket.exists(uri):
             raise UsageError(f"{uri} is there already: every attempt writes to a place of its own")

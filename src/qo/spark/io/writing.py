@@ -106,7 +106,7 @@ def _write_buckets(
     columns = writable_columns(frame.rows.schema)
     merge_columns(columns_from_bodies(output.details.columns), columns, work.drift)
     ids, types = field_ids_of(columns), {each.name.lower(): each.type for each in columns}
-    values, new_files = _write_and_observe(frame.frame, output, files, measures, ids, BUCKET)
+    values, new_files = _write_and_observe(frame.frame, output, files, measures, ids, BUCKET, frame.plain)
     measured_files = zip(new_files, files.measure(output.prefix, new_files, types), strict=True)
     stats = {each.name: its for each, its in measured_files}
     by_directory: dict[str, list[File]] = {bucket_directory(each): [] for each in frame.emptied}
@@ -157,15 +157,16 @@ def _write_and_observe(
     measures: Sequence[Measure],
     ids: Mapping[str, int] | None,
     by: str | None = None,
+    plain: Sequence[str] = (),
 ) -> tuple[list[Any], list[File]]:
     """Write; return the value of each measure, and the files."""
     if not measures:
-        files.write(frame, output.prefix, ids, by)
+        files.write(frame, output.prefix, ids, by, plain)
         return [], files.list_files(output.prefix)
     observation = Observation()
     # Generated names: Spark wants each once, and those of measures may be anything.
     columns = [each.column.alias(f"m{at}") for at, each in enumerate(measures)]
-    files.write(frame.observe(observation, *columns), output.prefix, ids, by)
+    files.write(frame.observe(observation, *columns), output.prefix, ids, by, plain)
     values = observation.get
     return [values[f"m{at}"] for at in range(len(measures))], files.list_files(output.prefix)
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
 
 from qo.spark.io.bucketing import BUCKET, Bucketed
 from qo.spark.operators.deletion_memory import DeletionMemory
@@ -36,6 +38,9 @@ from qo.spark.operators.standing_buckets import StandingBuckets, standing_bucket
 
 BROADCAST_KEYS_MAX = 1_000_000  # With more keys, new and committed rows are sorted together.
 WRITERS_AT_ONCE = "spark.sql.maxConcurrentOutputFileWriters"
+OPEN_COST = "spark.sql.files.openCostInBytes"  # By which Spark decides how many files a task reads.
+SPLIT_BYTES = 128 << 20  # Spark's own limit of what one task reads.
+READING_TASKS_MAX = 200
 _FRESH = "__qo_fresh"  # Whether a row is new to the output.
 _OURS, _THEIRS = "__qo_ours", "__qo_theirs"
 
@@ -59,7 +64,7 @@ class _New:
     keys: int
     buckets: list[int]
     has_null_keys: bool
-    earliest: Column | None  # The smallest sequence; None: there is a null, or it is not known.
+    earliest: Any | None  # The smallest sequence, as it is collected; None: there is a null, or it is not known.
 
 
 class _Merge:
@@ -106,21 +111,27 @@ class _Merge:
         keys = F.broadcast(new.rows.select(*self._rules.key_columns))
         same = same_key(committed, keys, self._rules, nulls=new.has_null_keys)
         others = committed.join(keys, same, "left_anti")
-        return self._outputs(others.unionByName(new.rows, allowMissingColumns=True), new.buckets)
+        merged = others.unionByName(new.rows, allowMissingColumns=True)
+        return self._outputs(merged, new.buckets, are_known=True)
 
     def _merged_by_sorting(self, new: _New) -> Frames:
         committed = self._committed(new.buckets, new.rows).withColumn(_FRESH, F.lit(False))
         merged = committed.unionByName(new.rows.withColumn(_FRESH, F.lit(True)), allowMissingColumns=True)
         self._context.details["keys_changed"] = new.keys
-        return self._outputs(latest_rows(merged, self._rules, column(_FRESH)).drop(_FRESH), new.buckets)
+        latest = latest_rows(merged, self._rules, column(_FRESH)).drop(_FRESH)
+        return self._outputs(latest, new.buckets, are_known=True)
 
     def _losers(self, new: _New) -> DataFrame | None:
         """Return the keys whose new row is not later than the committed one; None if there are none.
 
         Keys and sequences are compared first: mostly all new rows are later, and nothing else has to be read.
         """
-        rules, committed = self._rules, self._committed(new.buckets, new.rows)
-        recent = committed if new.earliest is None else committed.where(rules.sequence >= new.earliest)
+        rules, type_ = self._rules, new.rows.schema[self._rules.sequence_by].dataType
+        if self._are_all_later(new, type_):
+            return None
+        committed = self._committed(new.buckets, new.rows)
+        earliest = literal_of(new.earliest, type_)
+        recent = committed if earliest is None else committed.where(rules.sequence >= earliest)
         theirs = recent.select(*rules.key_columns, rules.sequence.alias(_THEIRS))
         ours = F.broadcast(new.rows.select(*rules.key_columns, rules.sequence.alias(_OURS)))
         is_later = F.coalesce(
@@ -141,6 +152,16 @@ class _Merge:
         decided = latest_rows(both[0].unionByName(both[1], allowMissingColumns=True), rules, column(_FRESH))
         return decided.where(~column(_FRESH)).select(*rules.key_columns)
 
+    def _are_all_later(self, new: _New, type_: DataType) -> bool:
+        """Whether the footers of the committed files say that no row of theirs is as late as any new one."""
+        if new.earliest is None:
+            return False
+        standing = [each for each in (self._rows, self._deletions) if each is not None]
+        footers = [each.footers(new.buckets) for each in standing]
+        return all(
+            each is not None and each.are_below(new.earliest, self._rules.sequence_by, type_) for each in footers
+        )
+
     def _describe(self, rows: DataFrame) -> _New:
         rules, has_null = self._rules, F.lit(False)
         for each in rules.key_columns:
@@ -159,7 +180,7 @@ class _Merge:
             sum(row["keys"] for row in by_bucket),
             sorted(row[BUCKET] for row in by_bucket),
             any(row["has_null_keys"] for row in by_bucket),
-            literal_of(earliest, rows.schema[rules.sequence_by].dataType),
+            earliest,
         )
 
     def _standing_buckets(self) -> set[int]:
@@ -175,18 +196,32 @@ class _Merge:
             frame = frame.unionByName(deletions, allowMissingColumns=True)
         return frame
 
-    def _outputs(self, merged: DataFrame, buckets: Collection[int]) -> Frames:
-        """Return the frames of the outputs. ``merged``: rows and deletions of the buckets that are written."""
+    def _outputs(self, merged: DataFrame, buckets: Collection[int], *, are_known: bool = False) -> Frames:
+        """Return the frames of the outputs. ``merged``: rows and deletions of the buckets that are written;
+        ``are_known``: mostly rows as they are committed now."""
+        if are_known:
+            self._read_few_files_at_once(buckets)
         frames: dict[int, DataFrame | Bucketed] = {
-            0: self._bucketed(merged.where(~column(DELETED)).drop(DELETED), self._rows, buckets)
+            0: self._bucketed(merged.where(~column(DELETED)).drop(DELETED), self._rows, buckets, are_known)
         }
         if self._deletions is not None:
             deletions = merged.where(column(DELETED))
             if self._memory is not None:
                 deletions = self._memory.forget_old(deletions, merged)
             deletions = deletions.select(*self._rules.key_columns, self._rules.sequence, BUCKET)
-            frames[1] = self._bucketed(spread(deletions, self._rules), self._deletions, buckets)
+            frames[1] = self._bucketed(spread(deletions, self._rules), self._deletions, buckets, are_known)
         return frames
 
-    def _bucketed(self, frame: DataFrame, standing: StandingBuckets, buckets: Collection[int]) -> Bucketed:
-        return Bucketed(frame, self._rules.buckets, sorted(standing.pieces.keys() & set(buckets)), standing.rows)
+    def _read_few_files_at_once(self, buckets: Collection[int]) -> None:
+        """Have a task read one file, if there are not very many: it then has one bucket in memory, and not all of those
+        whose files Spark would pack together. The garbage collector has half as much to do."""
+        files_of_task = self._rows.count_files(buckets) // READING_TASKS_MAX + 1
+        self._context.spark.conf.set(OPEN_COST, str(SPLIT_BYTES // files_of_task))
+
+    def _bucketed(
+        self, frame: DataFrame, standing: StandingBuckets, buckets: Collection[int], are_known: bool
+    ) -> Bucketed:
+        emptied = sorted(standing.pieces.keys() & set(buckets))
+        footers = standing.footers(buckets) if are_known else None
+        plain = () if footers is None else footers.plain_columns(standing.revision)
+        return Bucketed(frame, self._rules.buckets, emptied, standing.rows, plain)

@@ -97,19 +97,28 @@ async def _bring_here(uris: Sequence[str], settings: Settings, directory: Path) 
             if uri.startswith("file:"):
                 path = local_path(uri)
                 if not await asyncio.to_thread(path.is_file):
-                    raise NotFound(f"{path} is missing: it was collected, or is on another machine")
+                    raise _missing(uri, "is on another machine")
                 paths.append(path)
                 continue
+            if not uri.startswith("s3://"):
+                raise UsageError(f"{uri} cannot be compared: it is neither on this machine nor in a bucket")
             name, _, key = uri.removeprefix("s3://").partition("/")
             if name not in buckets:
                 buckets[name] = await open_directory(f"s3://{name}", settings)
             paths.append(directory / f"{at}-{key.rpartition('/')[2]}")
-            source = await buckets[name].open(key)
+            try:
+                source = await buckets[name].open(key)
+            except NotFound:
+                raise _missing(uri, "deleted by somebody else") from None
             await asyncio.to_thread(_copy, source, paths[-1])
     finally:
         for each in buckets.values():
             await each.close()
     return paths
+
+
+def _missing(uri: str, otherwise: str) -> NotFound:
+    return NotFound(f"{uri} is missing: it was collected, or {otherwise}")
 
 
 def _copy(source: Any, path: Path) -> None:
