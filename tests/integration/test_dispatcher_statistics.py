@@ -241,5 +241,7 @@ def test_what_a_trend_cannot_answer_is_refused_with_what_to_do(state: State, cle
         trend_of(state, before="yesterday")
     with pytest.raises(UsageError, match="ask for it by commit"):
         trend_of(state, by=By.PARTITION, partition_key=MONDAY)
+    with pytest.raises(NotFound, match="has no column 'nothing': see qo dataset show"):
+        trend_of(state, column="nothing")
     with pytest.raises(UsageError, match="limit must be between 1 and 200"):
         trend_of(state, limit=201)

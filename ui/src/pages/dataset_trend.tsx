@@ -25,7 +25,8 @@ interface Asked {
 }
 
 export function TrendPanel({ dispatcher, name, columns, query }: Asked): JSX.Element | null {
-  const { partition = "", generation = "", column = "" } = query;
+  const { partition = "", generation = "" } = query;
+  const column = columns.find((each) => each === query.column) ?? "";
   const by = query.by === "partition" && !partition ? "partition" : "commit";
   const live = useLive(
     () =>

@@ -15,11 +15,12 @@ import sqlalchemy as sa
 
 from qo.api.contract.statistics import ExpectationTrend, TrendAnswer, TrendPoint
 from qo.core.pipeline.column_summary import count_nulls
+from qo.dispatcher.commits import dataset_columns
 from qo.dispatcher.state import datasets, schema
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.datasets import DatasetRef
 from qo.dispatcher.views import file_statistics
-from qo.errors import UsageError
+from qo.errors import NotFound, UsageError
 
 POINTS_MAX = 200
 EXPECTATIONS_MAX = 100
@@ -63,6 +64,8 @@ def show(
         raise UsageError(f"limit must be between 1 and {POINTS_MAX}, not {limit}")
     ref = datasets.resolve(tx, text)
     generation = datasets.choose_generation(tx, ref, generation_id)
+    if column is not None:
+        _require_column(tx, ref, generation, column)
     if by is By.COMMIT:
         if partition_key is not None:
             datasets.require_partition(tx, ref, generation, partition_key)
@@ -89,6 +92,12 @@ def show(
         expectations=expectations,
         next=following,
     )
+
+
+def _require_column(tx: Tx, ref: DatasetRef, generation: str, column: str) -> None:
+    columns = dataset_columns.as_of(tx, generation) or []
+    if column.lower() not in {each.name.lower() for each in columns}:
+        raise NotFound(f"{ref.label} has no column {column!r}: see qo dataset show {ref.label} --columns")
 
 
 _SELECTED = (
