@@ -19,6 +19,7 @@ from qo.dispatcher.commits import replacing
 from qo.dispatcher.engine import garbage
 from qo.dispatcher.engine.loops import invalidation, release
 from qo.dispatcher.engine.release_limits import Limits
+from qo.dispatcher.events import event_log
 from qo.dispatcher.state import scans, schema, topology, version_jobs
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.state.topology import use_registry
@@ -27,6 +28,7 @@ from qo.dispatcher.tasks.creation import NewTask, create
 from qo.dispatcher.tasks.dedupe_keys import backfill_prefix
 from qo.dispatcher.versions import deploy, pausing, publishing, side_inputs
 from qo.pipeline.registry import DEFAULT, Registry
+from support.dispatcher.pipeline_tasks import feed
 from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
 from support.dispatcher.states import Clock, opened
 from support.servers.postgres import PostgresServer
@@ -234,6 +236,15 @@ def test_tasks_are_counted_from_an_index_by_edition_and_status(state: State) -> 
     wanted(state, of, each=3)
     plan = plans(state, lambda tx: backlog.counts(tx, [of.edition_id]))
     assert "ix_tasks_edition" in plan, plan
+
+
+def test_attributes_are_looked_for_among_the_events_that_have_some(state: State) -> None:
+    """A rebuild asks for those of every partition, and most events have none."""
+    _, row = counting(state)
+    feed(state, live(loaded(state), "c.feed"), "a")
+    plan_ = plans(state, lambda tx: event_log.attributes(tx, row["generation_id"], ["a", "b"]))
+    assert "ix_events_attributes" in plan_, plan_
+    assert "ix_events_partition" not in plan_, plan_
 
 
 def test_a_paused_dag_costs_as_many_statements_as_a_small_one(state: State) -> None:

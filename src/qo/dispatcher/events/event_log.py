@@ -82,7 +82,7 @@ def accept_all(tx: Tx, events: Sequence[ProducedEvent]) -> Accepted:
     return Accepted(tuple(ids), len(fresh), len(events) - len(fresh))
 
 
-def attributes(tx: Tx, dataset_id: str, generation_id: str, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+def attributes(tx: Tx, generation_id: str, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return the attributes of the last event that had any, for each of these partitions.
 
     For tasks that no event creates: an operator that needs its file's location needs it then, too.
@@ -92,7 +92,6 @@ def attributes(tx: Tx, dataset_id: str, generation_id: str, keys: Iterable[str])
         last = (
             sa.select(sa.func.max(table.c.seq))
             .where(
-                table.c.dataset_id == dataset_id,
                 table.c.generation_id == generation_id,
                 table.c.partition_key.in_(some),
                 table.c.attributes.is_not(None),

@@ -29,6 +29,7 @@ events = sa.Table(
     sa.Index("ix_events_pending", "seq", **where(f"state = '{EventState.PENDING}'")),
     sa.Index("ix_events_partition", "dataset_id", "generation_id", "partition_key", "seq"),
     sa.Index("ix_events_dataset", "dataset_id", "seq"),
+    sa.Index("ix_events_attributes", "generation_id", "partition_key", "seq", **where("attributes IS NOT NULL")),
 )
 
 deliveries = sa.Table(

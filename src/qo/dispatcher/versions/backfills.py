@@ -145,7 +145,7 @@ def tasks_for(
     attributes = {
         (generation, key): values
         for generation, keys in by_generation.items()
-        for key, values in event_log.attributes(tx, datasets[generation], generation, keys).items()
+        for key, values in event_log.attributes(tx, generation, keys).items()
     }
     return [
         NewTask(

@@ -175,9 +175,7 @@ def _change_task(tx: Tx, row: sa.RowMapping, job: LiveJob) -> NewTask:
 
 def _attributes(tx: Tx, row: sa.RowMapping) -> dict[str, Any] | None:
     key = row["partition_key"]
-    return (
-        None if key is None else event_log.attributes(tx, row["dataset_id"], row["generation_id"], [key]).get(key)
-    )
+    return None if key is None else event_log.attributes(tx, row["generation_id"], [key]).get(key)
 
 
 def _range_of(tx: Tx, row: sa.RowMapping) -> tuple[int | None, int | None]:

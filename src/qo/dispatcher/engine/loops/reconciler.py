@@ -285,7 +285,7 @@ def _complete_partitions(tx: Tx, each: Input, inputs: Sequence[Input], rows: Seq
 
 def _new_tasks(tx: Tx, live: Topology, each: Input, rows: Sequence[Values]) -> list[NewTask]:
     dataset, generation = each.planned.dataset_id, each.generation_id
-    attributes = event_log.attributes(tx, dataset, generation, [row["partition_key"] for row in rows])
+    attributes = event_log.attributes(tx, generation, [row["partition_key"] for row in rows])
     return [
         NewTask(
             job=each.job,
