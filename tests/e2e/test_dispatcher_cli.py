@@ -129,6 +129,37 @@ def test_a_pipeline_is_looked_after_without_a_dispatcher(qo: Qo) -> None:
     assert qo.json("dag", "schema")["title"]
 
 
+MONTHS = """
+name: bank
+jobs:
+  - {name: days, source: {kind: manual}, partitions: {kind: day, start: "2026-01-01"}}
+  - {name: monthly, runtime: python, operator: "bank:monthly", inputs: [days], execution_strategy: PerPartition,
+     partitions: {kind: month}}
+"""
+
+
+def test_partitions_that_wait_for_others_are_listed_with_what_they_wait_for(qo: Qo) -> None:
+    (qo.cwd / "bank.yaml").write_text(MONTHS)
+    qo.ok("dag", "deploy", "bank.yaml", "--no-code")
+    assert qo.json("dag", "waiting", "bank") == []
+    for day in ("2026-01-31", "2026-02-01"):
+        qo.ok("emit", "bank.days", "--partition", day, "--key", day)
+    with running(qo):  # Until it has routed the days.
+        first, second = until(
+            lambda: len(found := qo.json("dag", "waiting", "bank", "--job", "monthly")) == 2 and found
+        )
+    assert [(each["job"], each["partition_key"]) for each in (first, second)] == [
+        ("monthly", "2026-01"),
+        ("monthly", "2026-02"),
+    ]
+    assert first["due_at"] is None
+    assert "monthly waits for 30 of 31 partitions of bank.days (2026-01-01" in first["because"]
+    said = qo.here("dag", "waiting", "bank", "--limit", "1")
+    assert said.out.splitlines()[1].startswith("monthly  2026-01  ")
+    assert "stopped after 1 partitions" in said.err
+    assert qo.here("dag", "waiting", "nobody").code == 3
+
+
 OPERATORS = """
 def run(run):
     text = '{"day": "' + run.partition_key + '", "amount": 1}\\n'
