@@ -289,11 +289,12 @@ def test_a_reader_that_is_cancelled_gives_its_connection_up_with_whatever_lock_i
 ) -> None:
     """It may have been cancelled while it held the lock that keeps everybody out, which the connection would keep."""
     generation = live(deployed(state, SHOP), "shop.clean").outputs[0].generation_id
-    may_go = threading.Event()
+    holds, may_go = threading.Event(), threading.Event()
 
     def commit() -> None:
         with state.write() as tx:
             commit_locks.acquire(tx, shared=[generation])
+            holds.set()
             assert may_go.wait(WITHIN_S)
 
     def read() -> None:
@@ -301,6 +302,7 @@ def test_a_reader_that_is_cancelled_gives_its_connection_up_with_whatever_lock_i
             commit_locks.await_commits(tx, [generation])
 
     slow = threads.start("slow", commit)
+    assert holds.wait(WITHIN_S)
     reader = threads.start("reader", read)
     threads.await_waiting(1)
     with state.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
