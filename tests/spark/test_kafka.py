@@ -193,6 +193,7 @@ async def test_records_of_all_partitions_arrive_and_offsets_go_on_after_a_restar
         assert cursors == sorted(set(cursors))
 
 
+@pytest.mark.long
 async def test_a_stream_that_begins_at_the_latest_record_begins_once(
     plant: Plant, broker: KafkaBroker, reader: dict[str, str]
 ) -> None:
@@ -209,6 +210,7 @@ async def test_a_stream_that_begins_at_the_latest_record_begins_once(
         assert rows.values() == ["while it is down"]
 
 
+@pytest.mark.long
 async def test_a_stream_begins_at_the_first_record_from_a_time_on(
     plant: Plant, broker: KafkaBroker, reader: dict[str, str]
 ) -> None:
@@ -224,6 +226,7 @@ async def test_a_stream_begins_at_the_first_record_from_a_time_on(
         assert rows.values() == ["v1", "v2", "later"]
 
 
+@pytest.mark.long
 async def test_a_topic_that_is_created_later_is_read_from_its_beginning(
     plant: Plant, broker: KafkaBroker, reader: dict[str, str]
 ) -> None:
@@ -284,6 +287,7 @@ async def test_expired_records_are_an_error_until_the_job_says_to_go_on(
         assert rows.position() == {topic: {"0": 4}}
 
 
+@pytest.mark.long
 async def test_records_that_expire_while_they_are_waited_for_are_an_error_too(
     plant: Plant, broker: KafkaBroker, reader: dict[str, str]
 ) -> None:
@@ -302,6 +306,7 @@ async def test_records_that_expire_while_they_are_waited_for_are_an_error_too(
         assert rows.values() == ["a", "d"]
 
 
+@pytest.mark.long
 async def test_records_of_a_topic_that_was_made_anew_are_read_if_the_job_says_to_go_on(
     plant: Plant, broker: KafkaBroker, reader: dict[str, str]
 ) -> None:
@@ -321,6 +326,7 @@ async def test_records_of_a_topic_that_was_made_anew_are_read_if_the_job_says_to
         assert sorted(rows.values()) == ["a", "b", "new"]
 
 
+@pytest.mark.long
 async def test_an_address_without_a_broker_is_an_error_that_says_so(plant: Plant, reader: dict[str, str]) -> None:
     await plant.workers(WORKER, **reader)
     (port,) = free_ports(1)
@@ -351,6 +357,7 @@ async def test_a_value_that_does_not_fit_stops_the_stream_before_it_or_is_kept_a
         assert {each["generation_id"] for each in rows.commits()} == {rows.commits()[0]["generation_id"]}
 
 
+@pytest.mark.long
 async def test_records_of_transactions_arrive_when_these_are_committed(
     plant: Plant, broker: KafkaBroker, reader: dict[str, str]
 ) -> None:
@@ -370,6 +377,7 @@ async def test_records_of_transactions_arrive_when_these_are_committed(
         assert rows.values() == ["a", "b", "c"]
 
 
+@pytest.mark.long
 async def test_a_login_is_a_secret_of_the_job(
     plant: Plant, broker: KafkaBroker, reader: dict[str, str], tmp_path: Path
 ) -> None:

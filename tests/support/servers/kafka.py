@@ -201,6 +201,7 @@ class KafkaBroker:
             "share.coordinator.state.topic.min.isr": "1",
             "auto.create.topics.enable": "false",
             "log.cleaner.enable": "false",
+            "log.retention.ms": "-1",  # Some records of tests are older than the week that is kept by default.
         }
 
     def _producer_settings(self) -> dict[str, str]:
