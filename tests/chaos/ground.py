@@ -23,9 +23,9 @@ from chaos.supervised import Supervised, orphans
 from chaos.versions import Histories
 from qo.queue.queue import Queue
 from support.dispatcher.sites import Site
+from support.process_family import family_of
 from support.servers.proxies import FickleProxy
 from support.spark import session
-from support.spark.sites import family_of
 
 QUEUE_WORKERS, PYTHON_WORKERS, SPARK_WORKERS = ("w1", "w2", "w3"), ("p1", "p2"), ("s1", "s2")
 INBOX_WORKERS = ("w1", "w2")  # Half of the tasks are put into their inboxes.

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from support.cli.command import Qo
+from support.process_family import family_of, pause, resume
 from support.servers.s3 import LAUNCH
-from support.spark.sites import family_of
 
 AGAIN_AFTER_S = 0.5
 
@@ -62,18 +62,17 @@ class Supervised:
     def pause(self) -> list[int]:
         """It stands still with all its children, as a machine does; who they are."""
         family = family_of(self.pid) if self.pid else []
-        self._signal(signal.SIGSTOP, family)
-        return family
+        return pause(*family)
 
     def resume(self, family: Sequence[int]) -> None:
-        self._signal(signal.SIGCONT, list(reversed(family)))
+        resume(*family)
 
     async def stop(self) -> None:
         """For good, with its children."""
         family = family_of(self.pid) if self.pid else []
         self._running.cancel()
         await asyncio.wait({self._running})
-        self._signal(signal.SIGCONT, family)
+        resume(*family)
         self._signal(signal.SIGKILL, family)
         if self._process is not None:
             await self._process.wait()

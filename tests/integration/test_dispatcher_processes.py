@@ -11,6 +11,7 @@ import pytest
 
 from qo.core.task import Status
 from support.dispatcher.sites import SHORT_LEASE_S, WITHIN_S, Site, embedded, job, on_postgres, pipeline, servers
+from support.process_family import pause, resume
 from support.stores.queues import until
 
 __all__ = ["embedded", "on_postgres", "servers"]
@@ -120,11 +121,11 @@ async def test_a_worker_that_was_frozen_for_too_long_settles_nothing(embedded_fi
         await site.deploy(pipeline(GATED, lease_s=SHORT_LEASE_S))
         await site.emit("p")
         await site.noted("begin", 1)
-        frozen.signal(signal.SIGSTOP)
+        pause(frozen.process.pid)
         opened(site)
         async with site.worker("w2"):
             await site.completed({"a": 1})
-        frozen.signal(signal.SIGCONT)
+        resume(frozen.process.pid)
 
         async def told() -> bool:
             return "the lease is lost" in frozen.said or "was refused" in frozen.said
@@ -147,14 +148,14 @@ async def test_a_worker_that_loses_only_its_wake_up_gives_the_task_back_at_no_co
         await site.deploy(pipeline(GATED, lease_s=3600))
         await site.emit("p")
         await site.noted("begin", 1)
-        frozen.signal(signal.SIGSTOP)
+        pause(frozen.process.pid)
         async with site.worker("w2"):
 
             async def taken_over() -> bool:
                 return all(message.ended for message in await site.woken(1))
 
             await until(taken_over, within_s=WITHIN_S, every_s=0.2)
-            frozen.signal(signal.SIGCONT)
+            resume(frozen.process.pid)
 
             async def given_back() -> bool:
                 return site.attempts(site.task("a")["id"])[:1] == ["released"]

@@ -7,7 +7,6 @@ goes on when the part is back.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import sqlite3
@@ -33,6 +32,7 @@ from support.dispatcher.sites import (
     servers,
     site,
 )
+from support.process_family import family_of, paused
 from support.servers.postgres import PostgresServer
 from support.servers.s3 import S3Server, start_seaweed
 from support.stores.queues import until
@@ -123,37 +123,6 @@ async def test_duplicate_wake_ups_run_nothing_twice(embedded: Site) -> None:
 # Pause the state database
 
 
-def _family(pid: int) -> list[int]:
-    """The process and all that came from it, parents first."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        children.setdefault(parent, []).append(int(entry.name))
-    found = [pid]
-    for each in found:
-        found += children.get(each, [])
-    return found
-
-
-@contextmanager
-def _frozen(pid: int) -> Iterator[None]:
-    """It stands still, with all its children, and holds on to its connections."""
-    stopped: list[int] = []
-    try:
-        for each in _family(pid):
-            os.kill(each, signal.SIGSTOP)
-            stopped.append(each)
-        yield
-    finally:
-        for each in reversed(stopped):
-            os.kill(each, signal.SIGCONT)
-
-
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Somebody else has the whole database for a while."""
@@ -176,10 +145,10 @@ async def test_work_goes_on_after_the_state_database_stood_still(
         await site.noted("end", 1)
         if isinstance(site, BucketSite):
             server: PostgresServer = request.getfixturevalue("postgres_server")
-            pause = _frozen(server.process.pid)
+            standstill = paused(*family_of(server.process.pid))
         else:
-            pause = _locked(site.directory / ".qo" / "state.db")
-        with pause:
+            standstill = _locked(site.directory / ".qo" / "state.db")
+        with standstill:
             asked = asyncio.create_task(site.emit("meanwhile"))
             await asyncio.sleep(PAUSE_S)  # Nothing may happen, so there is nothing to wait for.
             assert not asked.done()
@@ -225,7 +194,7 @@ async def test_work_goes_on_after_the_bucket_stood_still(servers: BucketSite) ->
         await site.deploy(TWO_STEPS)
         feeding = asyncio.create_task(site.feed(5))
         await site.noted("end", 1)
-        with _frozen(site.server.process.pid):
+        with paused(*family_of(site.server.process.pid)):
             await asyncio.sleep(PAUSE_S)  # Nothing may happen, so there is nothing to wait for.
         names = await feeding
         await site.completed({"a": len(names), "b": len(names)})

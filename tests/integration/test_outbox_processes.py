@@ -19,6 +19,7 @@ from qo.core.task import Status, Task
 from qo.queue.queue import Queue
 from support.cli.command import Qo
 from support.outbox_application import Application, has_tasks, inputs, relay_all
+from support.process_family import pause, resume
 from support.stores.queues import all_tasks, keys_under, until
 from support.stores.write_lock import writes_held_up
 
@@ -120,14 +121,14 @@ async def test_a_relay_that_stood_still_between_claim_and_delete_repeats_nothing
 ) -> None:
     async with qo.connect(f"local:{tmp_path / '.qo'}") as queue:
         async with relay_with_claims(application, command, queue) as relaying:
-            relaying.process.send_signal(signal.SIGSTOP)
+            pause(relaying.process.pid)
             relaying.go_on()
             await until(lambda: _relay_until_empty(application, queue), within_s=60)
             done = {task.id: task.input for task in await all_tasks(queue.store)}
             assert sorted(done.values(), key=str) == [*range(10), "first"]
             (task,) = [task for task in await all_tasks(queue.store) if task.input == 3]
             await queue.cancel(task.id)
-            relaying.process.send_signal(signal.SIGCONT)  # It submits what it had claimed, under the same keys.
+            resume(relaying.process.pid)  # It submits what it had claimed, under the same keys.
             application.insert("last")
             await until(lambda: has_tasks(queue, 12), within_s=60)
             await until(lambda: _emptied(application), within_s=60)

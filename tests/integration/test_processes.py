@@ -15,6 +15,7 @@ from qo.core.task import Status, Task
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
 from qo.store.s3 import S3Store
+from support.process_family import pause, resume
 from support.stores.queues import AT_ONCE, until
 from support.worker.processes import LEASE_S, Place, stages
 
@@ -41,13 +42,13 @@ async def test_what_a_killed_worker_held_is_finished_by_another(place: Place) ->
     tasks = await queue.submit_many(_work(40, 0.2))
     async with place.worker("victim") as victim, place.worker("survivor") as survivor:
         await place.counted(C, "victim", 2)
-        victim.signal(signal.SIGSTOP)
+        pause(victim.process.pid)
         while not (held := await held_by(queue, "victim")):
             # It was between two tasks, and the other may have taken the rest since.
             tasks += await queue.submit_many(_work(40, 0.2))
-            victim.signal(signal.SIGCONT)
+            resume(victim.process.pid)
             await until(lambda: held_by(queue, "victim"))
-            victim.signal(signal.SIGSTOP)
+            pause(victim.process.pid)
         victim.signal(signal.SIGKILL)
         assert await victim.code() == -signal.SIGKILL
         done = await place.ended(tasks)
@@ -151,10 +152,10 @@ async def test_a_frozen_worker_that_wakes_after_its_lease_changes_nothing(
     task = await queue.submit(task_type, {"notes": str(notes), "gate": str(gate)}, Options(retry_policy=AT_ONCE))
     async with place.worker("zombie", QO_NO_MONITOR="1") as zombie:
         await until(lambda: asyncio.to_thread(notes.exists))
-        zombie.signal(signal.SIGSTOP)
+        pause(zombie.process.pid)
         async with place.worker("successor") as successor:
             await until(lambda: _holder_is(queue, task, "successor"))
-            zombie.signal(signal.SIGCONT)
+            resume(zombie.process.pid)
             if task_type == "gated":
                 await until(lambda: _told(notes, "zombie cancelled"))
             gate.touch()

@@ -13,6 +13,7 @@ import pytest
 
 from qo.core.task import Status, Task
 from qo.queue.options import NewTask, Options
+from support.process_family import pause, resume
 from support.stores.queues import AT_ONCE, until
 from support.worker.processes import Place, WorkerProcess, stages
 
@@ -149,12 +150,12 @@ async def test_leased_shards_of_the_dead_and_the_frozen_go_to_the_others(place: 
         assert {task.status for task in await place.ended(first)} == {C}
 
         workers["w0"].signal(signal.SIGKILL)
-        workers["w1"].signal(signal.SIGSTOP)
+        pause(workers["w1"].process.pid)
         second = await place.queue.submit_many(_tasks(32))
         assert {task.status for task in await place.ended(second)} == {C}
         await until(lambda: spread(("w2", "w3")), within_s=30, every_s=0.1)
 
-        workers["w1"].signal(signal.SIGCONT)
+        resume(workers["w1"].process.pid)
         await until(lambda: spread(("w1", "w2", "w3")), within_s=30, every_s=0.1)
         third = await place.queue.submit_many(_tasks(16))
         assert {task.status for task in await place.ended(third)} == {C}

@@ -7,13 +7,11 @@ work of the next.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from qo.queue.options import NewTask
 from qo.spark.io.appending import uris_of
 from qo.spark.io.reader import pin
 from support.dispatcher.sites import Process
+from support.process_family import family_of, pause, paused, resume
 from support.spark.sites import (
     DAYS,
     WITHIN_S,
@@ -33,7 +32,6 @@ from support.spark.sites import (
     Plant,
     Row,
     daily_of,
-    family_of,
     land,
     orders_of,
     planted,
@@ -87,19 +85,6 @@ async def test_workers_that_race_for_every_task_do_each_once(plant: Plant) -> No
 # Zombies
 
 
-@contextmanager
-def frozen(pids: Sequence[int]) -> Iterator[None]:
-    stopped: list[int] = []
-    try:
-        for each in pids:
-            os.kill(each, signal.SIGSTOP)
-            stopped.append(each)
-        yield
-    finally:
-        for each in reversed(stopped):
-            os.kill(each, signal.SIGCONT)
-
-
 async def written(flow: Flow, job: str, day: str) -> Mapping[str, Any] | None:
     """The task, as soon as all files of its attempt are there; None: it was completed before we saw them."""
 
@@ -140,7 +125,7 @@ async def test_a_worker_that_was_paused_past_its_lease_commits_nothing(plant: Pl
         if (row := await written(flow, "clean", day)) is None:
             continue
         zombie = by_name[row["worker_id"]]
-        with frozen([zombie.process.pid] if caught else family_of(zombie.process.pid)):
+        with paused(*([zombie.process.pid] if caught else family_of(zombie.process.pid))):
             in_time = await overtaken(flow, row)
         if in_time:
             await gives_up(zombie, row["id"])
@@ -347,10 +332,10 @@ async def caught_at_work(flow: Flow, workers: Mapping[str, Process], enough: int
             return None
         name = chance.choice(holding)
         await asyncio.sleep(chance.uniform(0.0, 0.4))  # Any instant: there is nothing to wait for.
-        workers[name].signal(signal.SIGSTOP)
+        pause(workers[name].process.pid)
         if name in holders():
             return name
-        workers[name].signal(signal.SIGCONT)
+        resume(workers[name].process.pid)
         return None
 
     return await until(caught, within_s=WITHIN_S, every_s=0.05)

@@ -17,6 +17,7 @@ from qo.api.contract.task import (
 )
 from qo.dispatcher.state import schema
 from support.dispatcher.sites import DAG, Process
+from support.process_family import pause, resume
 from support.spark.gates import Gate
 from support.spark.sites import Plant, Row, job, pipeline, planted, rows_of
 from support.stores.queues import until
@@ -100,7 +101,7 @@ async def test_no_kill_nor_pause_nor_dispatcher_that_is_away_loses_or_doubles_a_
         shore.incoming.mkdir()
         async with gate.open() as url:
             first, second = await plant.workers("w1", "w2", QO_DISPATCHER_INTERNAL_URL=url)
-            second.signal(signal.SIGSTOP)  # Its turn comes later.
+            pause(second.process.pid)  # Its turn comes later.
             await plant.site.deploy(air(shore.incoming))
             shore.drop(1, 2)
             await shore.there(2, first)
@@ -113,7 +114,7 @@ async def test_no_kill_nor_pause_nor_dispatcher_that_is_away_loses_or_doubles_a_
             await first.code()
             gate.closed = False
             await asyncio.to_thread(plant.site.lapse, "w1")
-            second.signal(signal.SIGCONT)
+            resume(second.process.pid)
             await shore.there(4, second)
 
             plant.serving.signal(signal.SIGKILL)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from qo.spark.engine import class_archive, java
 from qo.spark.engine.connect_server import reachable, spark_home
+from support.process_family import family_of
 from support.servers.ports import free_ports
 from support.spark import session
 from support.spark.children import until
-from support.spark.sites import family_of
 
 HERE = "127.0.0.1"
 START_S = 180.0  # A machine with much else to do.

@@ -13,11 +13,8 @@ Workers stay for whoever comes next: to start one costs several seconds.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import random
-import signal
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -40,6 +37,7 @@ from qo.spark.io.appending import uris_of
 from support.cli.command import Qo
 from support.dispatcher import accounting
 from support.dispatcher.sites import SHORT_LEASE_S, Process, Site
+from support.process_family import family_of, resume
 from support.spark import session
 from support.stores.queues import until
 
@@ -245,26 +243,9 @@ class SparkSite(Site):
             yield queue
 
 
-def family_of(pid: int) -> list[int]:
-    """The process and all that came from it, parents first."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(entry.name))
-    found = [pid]
-    for each in found:
-        found += children.get(each, [])
-    return found
-
-
 async def _all_gone(family: Sequence[int]) -> None:
     """A JVM ends by itself when its worker does; one that was frozen has to be let go first."""
-    for each in family:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(each, signal.SIGCONT)
+    resume(*family)
 
     async def gone() -> bool:
         return not any(map(_is_there, family))
