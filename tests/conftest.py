@@ -9,7 +9,7 @@ import gc
 import os
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -19,6 +19,7 @@ from suite.order import mix_files
 if TYPE_CHECKING:
     from qo.dispatcher.state.database import State
     from qo.store.s3 import S3Store
+    from suite.scheduling import FileScheduling
     from support.dispatcher.fresh_states import FreshStates
     from support.dispatcher.state_pool import StatePool
     from support.dispatcher.states import Clock
@@ -37,6 +38,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             path: rank for rank, path in enumerate(mix_files(list(dict.fromkeys(item.path for item in items))))
         }
         items.sort(key=lambda item: ranks[item.path])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling | None:
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from suite.scheduling import FileScheduling
+
+    return FileScheduling(config, log)
 
 
 def pytest_collection_finish() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 
 from suite import __main__ as program
 from suite.step import NO_TESTS, Step, run_step
-from suite.steps import list_proofs, list_steps, list_test_steps, order_options
+from suite.steps import IN_FILES, PYTEST, ROOT, list_proofs, list_steps, list_test_steps, order_options
 
 pytestmark = pytest.mark.fast
 
@@ -122,3 +124,26 @@ def test_every_file_runs_alone_side_by_side_and_is_reported_by_its_name(
     shown = capsys.readouterr().out
     assert "test_a.py\nFAILED test_a.py::x - y" in shown
     assert "1 passed" not in shown
+
+
+def test_a_test_that_ends_its_process_fails_and_all_others_run(tmp_path: Path) -> None:
+    """Also those of the same file, and of files that the process would have run next."""
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_xdist_make_scheduler(config, log):\n"
+        "    from suite.scheduling import FileScheduling\n"
+        "    return FileScheduling(config, log)\n"
+    )
+    plain = "".join(f"def test_{n}():\n    pass\n" for n in range(3))
+    for number in range(12):
+        (tmp_path / f"test_{number:02}.py").write_text(plain)
+    fatal = "def test_fatal():\n    import os\n    os._exit(1)\n"
+    (tmp_path / "test_09.py").write_text(f"{fatal}{plain}")
+    ended = subprocess.run(
+        [*PYTEST, "-c", "/dev/null", "-p", "no:cacheprovider", "-n", "2", *IN_FILES, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests"), "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "1 failed, 36 passed" in ended.stdout, ended.stdout + ended.stderr
+    assert "crashed while running 'test_09.py::test_fatal'" in ended.stdout

@@ -1,0 +1,31 @@
+"""Files of tests for the processes that run them; what a process that died had left goes to the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xdist.scheduler import LoadFileScheduling
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+
+class FileScheduling(LoadFileScheduling):
+    """As ``--dist loadfile``, which hands out again what is done already, and then waits for it for ever."""
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Return the test that the process died of. It has failed, and is not run again."""
+        left = {
+            file: {test: done for test, done in tests.items() if not done}
+            for file, tests in self.assigned_work.pop(node).items()
+            if not all(tests.values())
+        }
+        if not left:
+            return None
+        first = next(iter(left))
+        died_of = next(iter(left[first]))
+        del left[first][died_of]
+        self.workqueue.update({file: tests for file, tests in left.items() if tests})
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return died_of
