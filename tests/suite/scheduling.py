@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 
+WAITS_WITH = 1  # A process runs a test when it knows the next, or that there is none.
+
+
 class FileScheduling(LoadFileScheduling):
-    """As ``--dist loadfile``, which hands out again what is done already, and then waits for it for ever."""
+    """As ``--dist loadfile``, which hands out again what is done already, or a single test, and then waits for ever."""
 
     def remove_node(self, node: WorkerController) -> str | None:
         """Return the test that the process died of. It has failed, and is not run again."""
@@ -29,3 +32,10 @@ class FileScheduling(LoadFileScheduling):
         for other in self.assigned_work:
             self._reschedule(other)
         return died_of
+
+    def _reschedule(self, node: WorkerController) -> None:
+        super()._reschedule(node)
+        while (
+            self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) <= WAITS_WITH
+        ):
+            self._assign_work_unit(node)
