@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from suite import __main__ as program
+from suite.order import LONGEST, WAITING, mix_files
 from suite.step import NO_TESTS, Step, run_step
-from suite.steps import IN_FILES, PYTEST, ROOT, list_proofs, list_steps, list_test_steps, order_options
+from suite.steps import IN_FILES, PYTEST, ROOT, list_files, list_proofs, list_steps, list_test_steps, order_options
 
 pytestmark = pytest.mark.fast
 
@@ -160,3 +161,10 @@ def test_a_test_that_ends_its_process_fails_and_all_others_run(tmp_path: Path) -
     )
     assert "1 failed, 37 passed" in ended.stdout, ended.stdout + ended.stderr
     assert "crashed while running 'test_09.py::test_fatal'" in ended.stdout
+
+
+def test_the_longest_files_begin_first() -> None:
+    files = list_files()
+    assert set(LONGEST) <= {path.name for path in files}
+    waiting = [path.name for path in mix_files(files) if path.parent.name in WAITING]
+    assert tuple(waiting[: len(LONGEST)]) == LONGEST
