@@ -15,12 +15,12 @@ from simulation.engine.playing import OnPostgres, check, play
 from support.servers.postgres import PostgresServer
 
 SEEDS = {
-    "queue": (12, 1000),
-    "worker": (20, 1000),
+    "queue": (8, 1000),
+    "worker": (12, 1000),
     "shards": (3, 150),
     "purges": (6, 400),
     "limits": (4, 400),
-    "dispatcher": (4, 400),
+    "dispatcher": (3, 400),
 }  # PROVE: the second.
 ON_POSTGRES = (2, 40) if not os.environ.get("PROVE") else (40, STEPS)  # Seeds, and steps of each.
 # Each of these failed once. Worker 1001353 by a claim that was answered after its worker had stopped; worker

@@ -32,9 +32,9 @@ def list_test_steps(shuffle: int | None) -> list[Step]:
     return [
         Step(
             "tests",
-            (*PYTEST, "-n", "6", *IN_FILES, *order, "-m", "not spark and not long", "--ignore", "tests/spark"),
+            (*PYTEST, "-n", "5", *IN_FILES, *order, "-m", "not spark and not long", "--ignore", "tests/spark"),
         ),
-        Step("spark", (*PYTEST, "-n", "3", *IN_FILES, *order, "-m", "spark and not long", *SPARK_FOLDERS)),
+        Step("spark", (*PYTEST, "-n", "4", *IN_FILES, *order, "-m", "spark and not long", *SPARK_FOLDERS)),
     ]
 
 

@@ -1,11 +1,10 @@
-/** What is in a dataset: its columns, and its first rows where the server of this page can read them. */
+/** The first rows of a dataset, where the server of this page can read them. */
 
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { Dispatcher } from "../dispatcher/client";
 import { Problem, problemOf } from "../s3/problem";
 import { typeText } from "../show/column_type";
-import { Head } from "../show/head";
 import { Empty, Failure, Loading, Panel } from "../show/states";
 import { plural } from "../show/text";
 
@@ -77,8 +76,6 @@ export function DataPanel({
     >
       {preview && preview.rows.length > 0 ? (
         <Table columns={columns} preview={preview} />
-      ) : columns.length > 0 ? (
-        <Types columns={columns} />
       ) : (
         <Empty title={problem ?? "There is nothing to show"}>
           {problem ? (
@@ -90,7 +87,6 @@ export function DataPanel({
           )}
         </Empty>
       )}
-      {problem && columns.length > 0 && <p class="quiet">{problem}</p>}
     </Panel>
   );
 }
@@ -119,22 +115,6 @@ function Table({ columns, preview }: { columns: Column[]; preview: Rows }): JSX.
                 {value === null ? <span class="quiet">null</span> : String(value)}
               </td>
             ))}
-          </tr>
-        ))}
-      </tbody>
-    </table>
-  );
-}
-
-function Types({ columns }: { columns: Column[] }): JSX.Element {
-  return (
-    <table class="stack">
-      <Head columns={["column", "type"]} />
-      <tbody>
-        {columns.map((each) => (
-          <tr key={each.name}>
-            <td>{each.name}</td>
-            <td class="mono">{typeText(each.type)}</td>
           </tr>
         ))}
       </tbody>
