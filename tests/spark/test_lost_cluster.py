@@ -17,7 +17,7 @@ from support.stores.queues import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-PARTS = 6
+PARTS = 24  # So that they are seen at work, and are not done when the cluster is killed.
 LONG = 60  # Longer than it takes until a worker of Spark's has found the new master.
 KEYS = ["a", "b"]
 LOST_AFTER_S = "4"
