@@ -9,23 +9,24 @@ import gc
 import os
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from suite.order import mix_files
+from suite.scheduling import pytest_xdist_make_scheduler
 
 if TYPE_CHECKING:
     from qo.dispatcher.state.database import State
     from qo.store.s3 import S3Store
-    from suite.scheduling import FileScheduling
     from support.dispatcher.fresh_states import FreshStates
     from support.dispatcher.state_pool import StatePool
     from support.dispatcher.states import Clock
     from support.servers.postgres import PostgresServer
     from support.servers.s3 import S3Server
 
+__all__ = ["pytest_xdist_make_scheduler"]  # A hook is found here by its name.
 
 # How long an example takes says more of the machine than of the code. Each run draws others; make prove draws many.
 settings.register_profile("qo", deadline=None, max_examples=500 if os.environ.get("PROVE") else 50)
@@ -38,15 +39,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             path: rank for rank, path in enumerate(mix_files(list(dict.fromkeys(item.path for item in items))))
         }
         items.sort(key=lambda item: ranks[item.path])
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling | None:
-    if config.getvalue("dist") != "loadfile":
-        return None
-    from suite.scheduling import FileScheduling
-
-    return FileScheduling(config, log)
 
 
 def pytest_collection_finish() -> None:

@@ -53,6 +53,8 @@ async def test_each_column_says_what_is_known_of_its_values(
     assert (await words_of(tab, "amount"))[1:6] == ["double", "1 < 0.1 %", "", "-1.5", "99.25"]
     assert (await words_of(tab, "id"))[2:6] == ["0", "", "aa01", "zz99"]
     assert (await words_of(tab, "day"))[4:6] == ["2026-03-01", "2026-03-02"]
+    listed = tab.page.get_by_role("cell", name="amount", exact=True)
+    assert await listed.count() == 1, "rows cannot be read here, and columns are listed once all the same"
     await screenshots.take(tab, "statistics-light")
     await tab.page.emulate_media(color_scheme="dark")
     await screenshots.take(tab, "statistics-dark")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,9 @@ ONCE_FAILED = [
 TWICE = [("queue", 7), ("worker", 3), ("shards", 1), ("purges", 2), ("limits", 1), ("dispatcher", 1)]
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "proof.md"
+
+
 def cases() -> Iterator[tuple[str, int]]:
     chosen = os.environ.get("SIM_SEEDS")
     for part, counts in SEEDS.items():
@@ -74,3 +78,10 @@ def test_the_same_seed_is_the_same_history(part: str, seed: int) -> None:
     first, second = play(part, seed), play(part, seed)
     assert first.failure is None
     assert (first.digest, first.struck) == (second.digest, second.struck)
+
+
+def test_the_page_on_proof_says_how_many_seeds_are_played() -> None:
+    short, long = (sum(counts) for counts in zip(*SEEDS.values(), strict=True))
+    failed = len(ONCE_FAILED)
+    row = f"| seeds of the simulation | {short}, and {failed} that failed once | {long:,}, and those {failed} |"
+    assert row in PAGE.read_text()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from xdist.scheduler import LoadFileScheduling
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
-
 
 WAITS_WITH = 1  # A process runs a test when it knows the next, or that there is none.
 
@@ -39,3 +39,8 @@ class FileScheduling(LoadFileScheduling):
             self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) <= WAITS_WITH
         ):
             self._assign_work_unit(node)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling | None:
+    return FileScheduling(config, log) if config.getoption("dist") == "loadfile" else None

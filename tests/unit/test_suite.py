@@ -129,31 +129,16 @@ def test_every_file_runs_alone_side_by_side_and_is_reported_by_its_name(
 
 def test_a_test_that_ends_its_process_fails_and_all_others_run(tmp_path: Path) -> None:
     """Also those of the same file, and of files that the process would have run next."""
-    (tmp_path / "conftest.py").write_text(
-        "def pytest_xdist_make_scheduler(config, log):\n"
-        "    from suite.scheduling import FileScheduling\n"
-        "    return FileScheduling(config, log)\n"
-    )
+    (tmp_path / "conftest.py").write_text("from suite.scheduling import pytest_xdist_make_scheduler\n")
     plain = "".join(f"def test_{n}():\n    pass\n" for n in range(3))
     for number in range(12):
         (tmp_path / f"test_{number:02}.py").write_text(plain)
     fatal = "def test_fatal():\n    import os\n    os._exit(1)\n"
     # What is left of a file may be a single test.
     (tmp_path / "test_09.py").write_text(f"{plain}{fatal}def test_last():\n    pass\n")
+    without = ("-p", "no:cacheprovider", "-p", "no:randomly")
     ended = subprocess.run(
-        [
-            *PYTEST,
-            "-c",
-            "/dev/null",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:randomly",
-            "-n",
-            "2",
-            *IN_FILES,
-            str(tmp_path),
-        ],
+        [*PYTEST, "-c", "/dev/null", *without, "-n", "2", *IN_FILES, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(ROOT / "tests"), "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
