@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,6 +33,10 @@ class FileScheduling(LoadFileScheduling):
         for other in self.assigned_work:
             self._reschedule(other)
         return died_of
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        with suppress(OSError):  # It has died, which is heard of later: then this is handed out again.
+            super()._assign_work_unit(node)
 
     def _reschedule(self, node: WorkerController) -> None:
         super()._reschedule(node)
